@@ -1,0 +1,86 @@
+//! Residual connections: how the stream, a branch, its norms and its scale are joined.
+//!
+//! [`Placement`] says where the norms sit, [`ScaleConfig`] how strongly a branch writes, and
+//! [`Residual::forward`] is one line per placement, as the papers print it. This crate knows neither
+//! init nor parametrizations: what they have to agree on crosses as numbers
+//! ([`Placement::branch_gain`], [`Site::gain`]).
+
+mod placement;
+mod scale;
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use unitgain_norms::{Norm, NormConfig};
+
+pub use placement::Placement;
+pub use scale::ScaleConfig;
+
+/// Name, formula and source of one variant, as `unitgain configs` prints them.
+pub type About = (&'static str, &'static str, &'static str);
+
+/// Where a branch sits in the stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// Index of the block, from 0.
+    pub layer: usize,
+    /// Number of blocks; each holds two branches, attention and MLP.
+    pub layers: usize,
+    /// Width of the stream.
+    pub width: usize,
+    /// Multiplier of the branch that the parametrization asks for (1 for standard and muP).
+    pub gain: f64,
+}
+
+/// One residual connection: the norms and the scale that join a branch to the stream.
+#[derive(Module, Debug)]
+pub struct Residual {
+    norms: Vec<Norm>,
+    /// Learned scale of the branch, of shape `[1]` or `[width]`.
+    scale: Option<Param<Tensor<1>>>,
+    /// Fixed scale of the branch.
+    multiplier: f64,
+    /// The constant of the placement's equation.
+    alpha: f64,
+    #[module(skip)]
+    placement: Placement,
+}
+
+impl Residual {
+    /// Builds the norms and the scale of the branch at `site`.
+    pub fn new(placement: Placement, norm: &NormConfig, scale: ScaleConfig, site: Site, device: &Device) -> Self {
+        Self {
+            norms: (0..placement.norms()).map(|_| norm.build(site.width, device)).collect(),
+            scale: scale.initial(site).map(|values| Param::from_data(values.as_slice(), device)),
+            multiplier: scale.multiplier(site) * site.gain,
+            alpha: placement.alpha(site.layers),
+            placement,
+        }
+    }
+
+    /// Joins `branch` to the stream `x`, both of shape `[rows, width]`.
+    pub fn forward(&self, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
+        let f = |x| self.scaled(branch(x));
+        let n = |x| self.norms[0].forward(x);
+        let m = |x| self.norms[1].forward(x);
+        let alpha = self.alpha;
+        match self.placement {
+            Placement::PreNorm => x.clone() + f(n(x)),
+            Placement::PostNorm => n(x.clone() + f(x)),
+            Placement::DeepNorm => n(x.clone() * alpha + f(x)),
+            Placement::Sandwich => x.clone() + m(f(n(x))),
+        }
+    }
+
+    /// The norms of the branch, in the order of the equation.
+    pub fn norms(&self) -> &[Norm] {
+        &self.norms
+    }
+
+    fn scaled(&self, y: Tensor<2>) -> Tensor<2> {
+        let y = if self.multiplier == 1.0 { y } else { y * self.multiplier };
+        match &self.scale {
+            Some(scale) => y * scale.val().unsqueeze(),
+            None => y,
+        }
+    }
+}

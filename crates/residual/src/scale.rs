@@ -1,0 +1,118 @@
+use crate::{About, Site};
+use serde::{Deserialize, Serialize};
+
+/// How strongly a branch writes into the stream. The scale belongs to the branch `f`, inside any
+/// norm that follows it, and so combines with every placement.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ScaleConfig {
+    /// `f(x)`.
+    One {},
+    /// `f(x) / sqrt(2L)`: L blocks write 2L branches, and their variances add up to one
+    /// (the forward form of GPT-2's rule).
+    Depth {},
+    /// `lambda * f(x)`, lambda learned, one per channel (arXiv:2103.17239, eq. 4).
+    LayerScale {
+        /// First value of lambda. Default by depth as in the paper: 0.1 up to 18 blocks, 1e-5 up to
+        /// 24, 1e-6 above.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        init: Option<f64>,
+    },
+    /// `alpha f(x)`, alpha a learned scalar per branch, 0 at init (arXiv:2003.04887, eq. 2).
+    ReZero {},
+}
+
+impl ScaleConfig {
+    /// One value of each kind, with its defaults.
+    pub const ALL: [Self; 4] = [Self::One {}, Self::Depth {}, Self::LayerScale { init: None }, Self::ReZero {}];
+
+    /// Name, formula and source.
+    pub fn about(self) -> About {
+        match self {
+            Self::One {} => ("one", "f(x)", "arXiv:1706.03762"),
+            Self::Depth {} => ("depth", "f(x) / sqrt(2L)", "GPT-2's 1/sqrt(2L), as a multiplier"),
+            Self::LayerScale { .. } => {
+                ("layer_scale", "lambda * f(x), lambda learned per channel, small at init", "arXiv:2103.17239 eq. 4")
+            }
+            Self::ReZero {} => ("re_zero", "alpha f(x), alpha a learned scalar, 0 at init", "arXiv:2003.04887 eq. 2"),
+        }
+    }
+
+    /// Writes out the defaults that depend on the number of blocks.
+    pub fn resolved(self, layers: usize) -> Self {
+        match self {
+            Self::LayerScale { init: None } => Self::LayerScale { init: Some(layer_scale_init(layers)) },
+            Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero {} => self,
+        }
+    }
+
+    /// What is wrong with the settings, if anything.
+    pub fn check(self) -> Result<(), String> {
+        match self {
+            Self::LayerScale { init: Some(init) } if !init.is_finite() => {
+                Err(format!("init = {init} must be a finite number"))
+            }
+            Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero {} => Ok(()),
+        }
+    }
+
+    /// Whether the scale sets the size of a branch by the number of blocks.
+    pub fn counts_depth(self) -> bool {
+        match self {
+            Self::Depth {} => true,
+            Self::One {} | Self::LayerScale { .. } | Self::ReZero {} => false,
+        }
+    }
+
+    /// The fixed factor of the branch.
+    pub(crate) fn multiplier(self, site: Site) -> f64 {
+        match self {
+            Self::Depth {} => (2.0 * site.layers as f64).powf(-0.5),
+            Self::One {} | Self::LayerScale { .. } | Self::ReZero {} => 1.0,
+        }
+    }
+
+    /// First values of the learned factor, if there is one.
+    pub(crate) fn initial(self, site: Site) -> Option<Vec<f32>> {
+        match self {
+            Self::LayerScale { init } => {
+                let init = init.unwrap_or_else(|| layer_scale_init(site.layers));
+                Some(vec![init as f32; site.width])
+            }
+            Self::ReZero {} => Some(vec![0.0]),
+            Self::One {} | Self::Depth {} => None,
+        }
+    }
+}
+
+/// CaiT's rule (arXiv:2103.17239, section 2.2); the paper counts its blocks as we do.
+fn layer_scale_init(layers: usize) -> f64 {
+    match layers {
+        0..=18 => 0.1,
+        19..=24 => 1e-5,
+        25.. => 1e-6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scale_is_listed_under_its_own_name() {
+        for scale in ScaleConfig::ALL {
+            let json = format!("{{\"kind\":\"{}\"}}", scale.about().0);
+            assert_eq!(serde_json::from_str::<ScaleConfig>(&json).unwrap(), scale);
+        }
+    }
+
+    #[test]
+    fn layer_scale_starts_by_depth() {
+        for (layers, init) in [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)] {
+            let resolved = ScaleConfig::LayerScale { init: None }.resolved(layers);
+            assert_eq!(resolved, ScaleConfig::LayerScale { init: Some(init) });
+        }
+        let given = ScaleConfig::LayerScale { init: Some(0.5) };
+        assert_eq!(given.resolved(30), given);
+    }
+}
