@@ -1,0 +1,119 @@
+//! What a weight is for, and how it is drawn.
+//!
+//! A [`Scheme`] sees a [`Spec`] (role, fans, depth), never a name, and answers with a standard
+//! deviation. [`sample`] draws on the host from one stream per (seed, path), so that a weight is the
+//! same on every backend, in any order of construction, and whatever else the model holds.
+
+pub mod sample;
+mod scheme;
+
+use serde::Serialize;
+
+pub use scheme::Scheme;
+
+/// Name, formula and source of one variant, as `unitgain configs` prints them.
+pub type About = (&'static str, &'static str, &'static str);
+
+/// What a weight is for. Init, learning rates and weight decay read this, never a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Token or position table, `[entries, width]`.
+    Embedding,
+    /// Query projection.
+    Query,
+    /// Key projection.
+    Key,
+    /// Value projection.
+    Value,
+    /// Attention's projection back into the stream.
+    AttentionOutput,
+    /// MLP matrices that read the stream: up and, in a gated MLP, gate.
+    MlpIn,
+    /// MLP matrix that writes the stream.
+    MlpOut,
+    /// Readout, `[width, vocabulary]`.
+    Head,
+    /// Gain or bias of a norm of the stream.
+    Norm,
+    /// Gain or bias of a norm of the query or key heads.
+    QkNorm,
+    /// Bias of a linear layer.
+    Bias,
+    /// Learned factor of a residual branch.
+    Scale,
+}
+
+impl Role {
+    /// Every role, in the order of a forward pass.
+    pub const ALL: [Self; 12] = [
+        Self::Embedding,
+        Self::Query,
+        Self::Key,
+        Self::Value,
+        Self::AttentionOutput,
+        Self::MlpIn,
+        Self::MlpOut,
+        Self::Head,
+        Self::Norm,
+        Self::QkNorm,
+        Self::Bias,
+        Self::Scale,
+    ];
+
+    /// The name in tables and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embedding => "embedding",
+            Self::Query => "query",
+            Self::Key => "key",
+            Self::Value => "value",
+            Self::AttentionOutput => "attention_output",
+            Self::MlpIn => "mlp_in",
+            Self::MlpOut => "mlp_out",
+            Self::Head => "head",
+            Self::Norm => "norm",
+            Self::QkNorm => "qk_norm",
+            Self::Bias => "bias",
+            Self::Scale => "scale",
+        }
+    }
+
+    /// Whether the weight is a matrix. Weight decay is for matrices only.
+    pub fn is_matrix(self) -> bool {
+        match self {
+            Self::Norm | Self::QkNorm | Self::Bias | Self::Scale => false,
+            Self::Embedding | Self::Head => true,
+            Self::Query | Self::Key | Self::Value | Self::AttentionOutput | Self::MlpIn | Self::MlpOut => true,
+        }
+    }
+
+    /// Whether the weight is a matrix inside a block: both of its sides grow with the width.
+    pub fn is_hidden(self) -> bool {
+        self.is_matrix() && !matches!(self, Self::Embedding | Self::Head)
+    }
+
+    /// Whether the weight's output is added to the stream.
+    pub fn writes_stream(self) -> bool {
+        matches!(self, Self::AttentionOutput | Self::MlpOut)
+    }
+
+    /// Whether the weight's size is a factor of what its branch writes: all of a block but query and
+    /// key, which only shape the attention pattern.
+    pub fn is_branch(self) -> bool {
+        self.writes_stream() || matches!(self, Self::Value | Self::MlpIn)
+    }
+}
+
+/// What a scheme and a parametrization know of a weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spec {
+    /// What it is for.
+    pub role: Role,
+    /// Number of inputs of one output unit; for an embedding the number of entries.
+    pub fan_in: usize,
+    /// Number of output units.
+    pub fan_out: usize,
+    /// Number of blocks of the model.
+    pub layers: usize,
+}
