@@ -1,0 +1,110 @@
+use crate::linear::Linear;
+use crate::position::Rotary;
+use burn::module::Module;
+use burn::tensor::ops::AttentionModuleOptions;
+use burn::tensor::{Tensor, module};
+use unitgain_norms::Norm;
+
+/// Keys and values of the tokens a model has seen, for generation.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    pub(crate) blocks: Vec<Option<KeysValues>>,
+    pub(crate) length: usize,
+}
+
+/// `[batch, kv_heads, seen, head_dim]` each.
+pub(crate) type KeysValues = (Tensor<4>, Tensor<4>);
+
+impl Cache {
+    /// An empty cache.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of tokens seen.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether no token was seen.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+/// Causal self-attention: `softmax(scale q k^T) v` per head, grouped queries (arXiv:2305.13245) where
+/// there are fewer key/value heads than query heads.
+#[derive(Module, Debug)]
+pub(crate) struct Attention {
+    pub(crate) query: Linear,
+    pub(crate) key: Linear,
+    pub(crate) value: Linear,
+    pub(crate) out: Linear,
+    pub(crate) query_norm: Norm,
+    pub(crate) key_norm: Norm,
+    pub(crate) rotary: Option<Rotary>,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) scale: f64,
+    /// 0 is none.
+    pub(crate) softcap: f64,
+}
+
+impl Attention {
+    /// `x` is `[batch * time, width]`. With a cache, `x` holds the tokens after those in it.
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<2>,
+        batch: usize,
+        start: usize,
+        cache: Option<&mut Option<KeysValues>>,
+    ) -> Tensor<2> {
+        let rows = x.dims()[0];
+        let split = |y: Tensor<2>, heads: usize, norm: Option<&Norm>| {
+            let head_dim = y.dims()[1] / heads;
+            let y = y.reshape([batch, rows / batch, heads, head_dim]);
+            let y = match norm {
+                Some(norm) => norm.forward(y),
+                None => y,
+            };
+            y.swap_dims(1, 2)
+        };
+        let turn = |y| match &self.rotary {
+            Some(rotary) => rotary.forward(y, start),
+            None => y,
+        };
+        let q = turn(split(self.query.forward(x.clone()), self.heads, Some(&self.query_norm)));
+        let k = turn(split(self.key.forward(x.clone()), self.kv_heads, Some(&self.key_norm)));
+        let v = split(self.value.forward(x), self.kv_heads, None);
+        let (k, v) = match cache {
+            Some(cache) => {
+                let (k, v) = match cache.take() {
+                    Some((old_k, old_v)) => (Tensor::cat(vec![old_k, k], 2), Tensor::cat(vec![old_v, v], 2)),
+                    None => (k, v),
+                };
+                cache.insert((k, v)).clone()
+            }
+            None => (k, v),
+        };
+        let options = AttentionModuleOptions {
+            scale: Some(self.scale),
+            softcap: (self.softcap > 0.0).then_some(self.softcap),
+            is_causal: true,
+        };
+        let y = module::attention(q, self.per_query(k), self.per_query(v), None, None, options);
+        let width = self.heads * y.dims()[3];
+        self.out.forward(y.swap_dims(1, 2).reshape([rows, width]))
+    }
+
+    /// Repeats each key/value head for the queries of its group.
+    fn per_query(&self, x: Tensor<4>) -> Tensor<4> {
+        if self.heads == self.kv_heads {
+            return x;
+        }
+        let [batch, kv_heads, time, head_dim] = x.dims();
+        let group = self.heads / kv_heads;
+        x.unsqueeze_dim::<5>(2)
+            .expand([batch, kv_heads, group, time, head_dim])
+            .reshape([batch, self.heads, time, head_dim])
+    }
+}

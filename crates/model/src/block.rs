@@ -1,0 +1,32 @@
+use crate::attention::{Attention, KeysValues};
+use crate::mlp::Mlp;
+use burn::module::Module;
+use burn::nn::Dropout;
+use burn::tensor::Tensor;
+use unitgain_residual::Residual;
+
+/// Attention and MLP, each joined to the stream by its residual connection.
+#[derive(Module, Debug)]
+pub(crate) struct Block {
+    pub(crate) around_attention: Residual,
+    pub(crate) attention: Attention,
+    pub(crate) around_mlp: Residual,
+    pub(crate) mlp: Mlp,
+    pub(crate) dropout: Dropout,
+}
+
+impl Block {
+    /// `x` is the stream, `[batch * time, width]`.
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<2>,
+        batch: usize,
+        start: usize,
+        cache: Option<&mut Option<KeysValues>>,
+    ) -> Tensor<2> {
+        let attention = |x| self.dropout.forward(self.attention.forward(x, batch, start, cache));
+        let mlp = |x| self.dropout.forward(self.mlp.forward(x));
+        let x = self.around_attention.forward(x, attention);
+        self.around_mlp.forward(x, mlp)
+    }
+}

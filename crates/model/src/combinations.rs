@@ -1,0 +1,138 @@
+//! Settings that exclude each other, in one table.
+
+use crate::config::{ModelConfig, ModelError};
+use unitgain_init::Scheme;
+use unitgain_mup::Parametrization;
+use unitgain_residual::{Placement, ScaleConfig};
+
+/// What happens to a model that a rule applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is not built.
+    Refuse,
+    /// It is built, with a warning.
+    Warn,
+}
+
+/// One combination, the reason against it and what to do instead.
+#[derive(Debug)]
+pub struct Rule {
+    /// The settings.
+    pub pair: &'static str,
+    /// What happens.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: &'static str,
+    /// What to do instead.
+    pub fix: &'static str,
+    applies: fn(&ModelConfig) -> bool,
+}
+
+/// Every combination that is refused or warned of.
+pub static RULES: &[Rule] = &[
+    Rule {
+        pair: "placement = \"deep_norm\" and init = \"gpt2\"",
+        verdict: Verdict::Refuse,
+        reason: "DeepNorm's beta is the gain of Xavier-normal weights and already sets the size of a branch by depth; \
+                 gpt2's 1/sqrt(2L) would do so a second time",
+        fix: "Leave init out, or set init = \"xavier\"",
+        applies: |c| any_placement(c, |p| p.branch_gain(c.n_layers) != 1.0) && scheme(c).counts_depth(),
+    },
+    Rule {
+        pair: "placement = \"deep_norm\" and scale = \"depth\"",
+        verdict: Verdict::Refuse,
+        reason: "DeepNorm's alpha and beta already set the size of a branch by depth; 1/sqrt(2L) would do so a second time",
+        fix: "Set scale = \"one\"",
+        applies: |c| any_block(c, |p, s| p.counts_depth() && s.counts_depth()),
+    },
+    Rule {
+        pair: "scale = \"depth\" and init = \"gpt2\"",
+        verdict: Verdict::Refuse,
+        reason: "both divide what a branch writes by sqrt(2L), so depth is counted twice",
+        fix: "Set init = \"xavier\" or \"lecun\", or scale = \"one\"",
+        applies: |c| any_block(c, |_, s| s.counts_depth()) && scheme(c).counts_depth(),
+    },
+    Rule {
+        pair: "placement = \"deep_norm\" and norm = \"none\"",
+        verdict: Verdict::Refuse,
+        reason: "without its norm, alpha > 1 multiplies the stream in every branch and it overflows",
+        fix: "Set norm = \"layer_norm\", or placement = \"pre_norm\" for a norm-free stream",
+        applies: |c| (0..c.n_layers).any(|l| c.axes(l).placement == Placement::DeepNorm && c.axes(l).norm.is_none()),
+    },
+    Rule {
+        pair: "final_norm = true and a placement that normalizes the stream",
+        verdict: Verdict::Refuse,
+        reason: "the last block already ends in a norm, and a second one right after it normalizes twice",
+        fix: "Leave final_norm out",
+        applies: |c| c.final_norm == Some(true) && !last(c).final_norm(),
+    },
+    Rule {
+        pair: "final_norm = false and a placement that leaves the stream unnormalized",
+        verdict: Verdict::Warn,
+        reason: "the stream's rms grows with depth, and so do the logits",
+        fix: "Leave final_norm out",
+        applies: |c| c.final_norm == Some(false) && last(c).final_norm() && !c.axes(c.n_layers - 1).norm.is_none(),
+    },
+    Rule {
+        pair: "placement = \"deep_norm\" and init other than \"xavier\"",
+        verdict: Verdict::Warn,
+        reason: "the paper derives beta as the gain of Xavier-normal weights",
+        fix: "Leave init out",
+        applies: |c| {
+            any_placement(c, |p| p.branch_gain(c.n_layers) != 1.0) && !matches!(scheme(c), Scheme::Xavier { .. })
+        },
+    },
+    Rule {
+        pair: "scale = \"re_zero\" and a norm",
+        verdict: Verdict::Warn,
+        reason: "ReZero (arXiv:2003.04887) replaces the norms",
+        fix: "Set norm = \"none\" for ReZero as published",
+        applies: |c| {
+            (0..c.n_layers).any(|l| matches!(c.axes(l).scale, ScaleConfig::ReZero {}) && !c.axes(l).norm.is_none())
+        },
+    },
+    Rule {
+        pair: "norm = \"none\" and a placement that is not \"pre_norm\"",
+        verdict: Verdict::Warn,
+        reason: "without norms post_norm and sandwich are x + f(x), as pre_norm is, but promise something else",
+        fix: "Set placement = \"pre_norm\"",
+        applies: |c| (0..c.n_layers).any(|l| c.axes(l).norm.is_none() && c.axes(l).placement != Placement::PreNorm),
+    },
+    Rule {
+        pair: "parametrization = \"mup\" and base_width = d_model",
+        verdict: Verdict::Warn,
+        reason: "at the base width muP is the standard parametrization",
+        fix: "Set base_width to the width that was tuned",
+        applies: |c| matches!(c.parametrization, Parametrization::Mup { base_width, .. } if base_width == c.d_model),
+    },
+];
+
+/// The first rule that refuses a resolved model.
+pub(crate) fn refused(config: &ModelConfig) -> Result<(), ModelError> {
+    match RULES.iter().find(|rule| rule.verdict == Verdict::Refuse && (rule.applies)(config)) {
+        Some(rule) => Err(ModelError::Combination { pair: rule.pair, reason: rule.reason, fix: rule.fix }),
+        None => Ok(()),
+    }
+}
+
+/// The rules that warn of a resolved model.
+pub(crate) fn warned(config: &ModelConfig) -> Vec<&'static Rule> {
+    RULES.iter().filter(|rule| rule.verdict == Verdict::Warn && (rule.applies)(config)).collect()
+}
+
+fn any_placement(c: &ModelConfig, test: impl Fn(Placement) -> bool) -> bool {
+    any_block(c, |placement, _| test(placement))
+}
+
+fn any_block(c: &ModelConfig, test: impl Fn(Placement, ScaleConfig) -> bool) -> bool {
+    (0..c.n_layers).map(|layer| c.axes(layer)).any(|axes| test(axes.placement, axes.scale))
+}
+
+fn last(c: &ModelConfig) -> Placement {
+    c.axes(c.n_layers - 1).placement
+}
+
+/// The scheme of a resolved model.
+fn scheme(c: &ModelConfig) -> Scheme {
+    c.init.unwrap_or_else(Scheme::gpt2)
+}

@@ -1,0 +1,46 @@
+//! A decoder-only Transformer whose norm placement, residual scaling, init and parametrization are
+//! values.
+//!
+//! [`ModelConfig::build`] returns a [`Transformer`] and its [`ParamTable`], which says for every
+//! parameter what it is for, how it was drawn, and what its learning rate, weight decay and eps are
+//! multiplied by. This is the only crate that knows all four axes.
+//!
+//! ```
+//! use burn::tensor::{Device, Int, Tensor};
+//! use unitgain_model::{ModelConfig, Placement};
+//!
+//! let config = ModelConfig { vocab_size: Some(16), placement: Placement::DeepNorm, ..ModelConfig::default() };
+//! let device = Device::flex();
+//! let (model, table) = config.build(1, &device)?;
+//! let tokens = Tensor::<2, Int>::zeros([2, 8], &device);
+//! assert_eq!(model.forward(tokens).dims(), [2, 8, 16]);
+//! assert!(table.iter().all(|entry| entry.factors.lr == 1.0));
+//! # Ok::<(), unitgain_model::ModelError>(())
+//! ```
+
+mod attention;
+mod block;
+mod combinations;
+mod config;
+mod linear;
+mod loss;
+mod mlp;
+mod nursery;
+mod position;
+pub mod shorthand;
+mod table;
+mod transformer;
+
+pub use attention::Cache;
+pub use combinations::{RULES, Rule, Verdict};
+pub use config::{BlockConfig, ModelConfig, ModelError};
+pub use loss::cross_entropy;
+pub use mlp::Activation;
+pub use position::Position;
+pub use table::{ParamEntry, ParamTable, Walk};
+pub use transformer::{Point, Transformer};
+
+pub use unitgain_init::{Role, Scheme, Spec};
+pub use unitgain_mup::{Factors, Parametrization, Shape, Update};
+pub use unitgain_norms::{Norm, NormConfig};
+pub use unitgain_residual::{Placement, ScaleConfig};

@@ -1,0 +1,76 @@
+use crate::linear::Linear;
+use burn::module::Module;
+use burn::tensor::{Tensor, activation};
+use serde::{Deserialize, Serialize};
+
+/// The MLP's nonlinearity; the gated kinds multiply it with a second projection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// `max(x, 0)`.
+    Relu,
+    /// `x Phi(x)`, exact (arXiv:1606.08415, eq. 1).
+    Gelu,
+    /// `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))` (arXiv:1606.08415, eq. 2).
+    GeluTanh,
+    /// `x sigmoid(x)`.
+    Silu,
+    /// `silu(gate) * up` (arXiv:2002.05202, eq. 5).
+    SwiGlu,
+    /// `gelu(gate) * up` (arXiv:2002.05202, eq. 6).
+    GeGlu,
+}
+
+impl Activation {
+    /// Every activation.
+    pub const ALL: [Self; 6] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu, Self::SwiGlu, Self::GeGlu];
+
+    /// Name, formula and source.
+    pub fn about(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Relu => ("relu", "W2 max(W1 x, 0)", "arXiv:1706.03762 eq. 2"),
+            Self::Gelu => ("gelu", "W2 gelu(W1 x), gelu(z) = z Phi(z)", "arXiv:1606.08415 eq. 1"),
+            Self::GeluTanh => ("gelu_tanh", "W2 gelu(W1 x), tanh approximation", "arXiv:1606.08415 eq. 2"),
+            Self::Silu => ("silu", "W2 silu(W1 x), silu(z) = z sigmoid(z)", "arXiv:1606.08415 section 4"),
+            Self::SwiGlu => ("swi_glu", "W2 (silu(Wg x) * W1 x)", "arXiv:2002.05202 eq. 5"),
+            Self::GeGlu => ("ge_glu", "W2 (gelu(Wg x) * W1 x)", "arXiv:2002.05202 eq. 6"),
+        }
+    }
+
+    /// Whether the MLP has a gate projection.
+    pub fn is_gated(self) -> bool {
+        match self {
+            Self::SwiGlu | Self::GeGlu => true,
+            Self::Relu | Self::Gelu | Self::GeluTanh | Self::Silu => false,
+        }
+    }
+
+    fn forward(self, x: Tensor<2>) -> Tensor<2> {
+        match self {
+            Self::Relu => activation::relu(x),
+            Self::Gelu | Self::GeGlu => activation::gelu(x),
+            Self::GeluTanh => activation::gelu_approximate(x),
+            Self::Silu | Self::SwiGlu => activation::silu(x),
+        }
+    }
+}
+
+/// `W_down phi(W_up x)`, or `W_down (phi(W_gate x) * W_up x)` where gated.
+#[derive(Module, Debug)]
+pub(crate) struct Mlp {
+    pub(crate) gate: Option<Linear>,
+    pub(crate) up: Linear,
+    pub(crate) down: Linear,
+    #[module(skip)]
+    pub(crate) activation: Activation,
+}
+
+impl Mlp {
+    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let hidden = match &self.gate {
+            Some(gate) => self.activation.forward(gate.forward(x.clone())) * self.up.forward(x),
+            None => self.activation.forward(self.up.forward(x)),
+        };
+        self.down.forward(hidden)
+    }
+}

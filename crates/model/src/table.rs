@@ -1,0 +1,135 @@
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+use std::collections::HashMap;
+use unitgain_init::{Role, Spec};
+use unitgain_mup::{Factors, Parametrization, Shape, Update};
+
+/// What is known of one parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamEntry {
+    /// Where it is in the model: `blocks.0.attention.query.weight`.
+    pub path: String,
+    /// What it is for, its fans and the depth of the model.
+    pub spec: Spec,
+    /// Its block, for a parameter inside one.
+    pub block: Option<usize>,
+    /// Its shape; linear weights are `[fan_in, fan_out]`.
+    pub shape: Vec<usize>,
+    /// Standard deviation that it was drawn with; 0 for constants.
+    pub init_std: f64,
+    /// The parametrization's factors.
+    pub factors: Factors,
+}
+
+impl ParamEntry {
+    /// What it is for.
+    pub fn role(&self) -> Role {
+        self.spec.role
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// Every parameter of a model, in the order in which a visitor meets them. Keyed by path: ids change
+/// on load, paths do not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamTable {
+    entries: Vec<ParamEntry>,
+    parametrization: Parametrization,
+    shape: Shape,
+}
+
+/// What the nursery noted of a parameter when it was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Birth {
+    pub(crate) spec: Spec,
+    pub(crate) block: Option<usize>,
+    pub(crate) init_std: f64,
+}
+
+impl ParamTable {
+    /// Walks the model once. Every parameter must have been born in the nursery, and every birth must
+    /// be met exactly once: anything else is a fault of this crate, and panics.
+    pub(crate) fn new<M: Module>(
+        model: &M,
+        mut births: HashMap<ParamId, Birth>,
+        parametrization: Parametrization,
+        shape: Shape,
+    ) -> Self {
+        let mut entries = Vec::new();
+        model.visit(&mut Walk::new(|path: &str, id: ParamId, dims: Vec<usize>| {
+            let birth =
+                births.remove(&id).unwrap_or_else(|| panic!("{path} was not born in the nursery, or twice met"));
+            entries.push(ParamEntry {
+                path: path.to_string(),
+                factors: parametrization.factors(&birth.spec, shape, Update::Normalized),
+                spec: birth.spec,
+                block: birth.block,
+                shape: dims,
+                init_std: birth.init_std,
+            });
+        }));
+        assert!(births.is_empty(), "{} parameters were born and are not in the model", births.len());
+        Self { entries, parametrization, shape }
+    }
+
+    /// The table for an optimizer of another kind of update; a new table is for
+    /// [`Update::Normalized`].
+    pub fn for_update(mut self, update: Update) -> Self {
+        for entry in &mut self.entries {
+            entry.factors = self.parametrization.factors(&entry.spec, self.shape, update);
+        }
+        self
+    }
+
+    /// The parameters in the order of a visit.
+    pub fn iter(&self) -> std::slice::Iter<'_, ParamEntry> {
+        self.entries.iter()
+    }
+
+    /// The parameters in the order of a visit.
+    pub fn entries(&self) -> &[ParamEntry] {
+        &self.entries
+    }
+
+    /// Number of trainable elements.
+    pub fn elements(&self) -> usize {
+        self.iter().map(ParamEntry::elements).sum()
+    }
+}
+
+impl<'a> IntoIterator for &'a ParamTable {
+    type Item = &'a ParamEntry;
+    type IntoIter = std::slice::Iter<'a, ParamEntry>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// A visitor that knows the path of each parameter: burn's derive never calls the visits with a path.
+pub struct Walk<F> {
+    path: Vec<String>,
+    visit: F,
+}
+
+impl<F: FnMut(&str, ParamId, Vec<usize>)> Walk<F> {
+    /// Calls `visit` with the path, the id and the shape of every float parameter.
+    pub fn new(visit: F) -> Self {
+        Self { path: Vec::new(), visit }
+    }
+}
+
+impl<F: FnMut(&str, ParamId, Vec<usize>)> ModuleVisitor for Walk<F> {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_string());
+    }
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        (self.visit)(&self.path.join("."), param.id, param.lazy_shape().to_vec());
+    }
+}

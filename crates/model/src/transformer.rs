@@ -1,0 +1,206 @@
+use crate::attention::{Attention, Cache};
+use crate::block::Block;
+use crate::config::{ModelConfig, ModelError, value};
+use crate::linear::{Linear, scaled};
+use crate::mlp::Mlp;
+use crate::nursery::Nursery;
+use crate::position::{Position, Rotary, sinusoids};
+use crate::table::ParamTable;
+use burn::module::{Module, Param};
+use burn::nn::{Dropout, DropoutConfig};
+use burn::tensor::{Device, Int, Tensor, module};
+use unitgain_init::Role;
+use unitgain_norms::Norm;
+
+/// A decoder-only Transformer. Built by [`ModelConfig::build`].
+///
+/// Activations are `[batch * time, width]` throughout: a linear layer on three axes would be `batch`
+/// small matrix products instead of one.
+#[derive(Module, Debug)]
+pub struct Transformer {
+    embedding: Param<Tensor<2>>,
+    position: Option<Param<Tensor<2>>>,
+    /// Fixed positions, where they are not learned.
+    sinusoids: Option<Tensor<2>>,
+    embedding_norm: Norm,
+    dropout: Dropout,
+    blocks: Vec<Block>,
+    final_norm: Norm,
+    /// None where the head is the transposed embedding.
+    head: Option<Linear>,
+    head_multiplier: f64,
+    embedding_scale: f64,
+    logit_softcap: f64,
+}
+
+/// A point of the forward pass that [`Transformer::forward_observed`] reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// The stream before the first block.
+    Embedding,
+    /// The stream after this block.
+    Block(usize),
+    /// What the head reads.
+    FinalNorm,
+}
+
+impl ModelConfig {
+    /// Draws the model from `seed` on the host and puts it on `device`, which must be an autodiff
+    /// device if the model is to be trained. The same seed gives the same weights on every device,
+    /// and two configurations share every matrix that they both have.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::resolved`], and if `vocab_size` is not set.
+    pub fn build(&self, seed: u64, device: &Device) -> Result<(Transformer, ParamTable), ModelError> {
+        let config = self.resolved()?;
+        let vocab = config.vocab_size.ok_or_else(|| {
+            value("vocab_size", "unset", "must be the number of token ids of the data the model is for")
+        })?;
+        let mut nursery = Nursery::new(&config, seed, device);
+        let d = config.d_model;
+        let model = Transformer {
+            embedding: nursery.matrix("embedding", Role::Embedding, vocab, d),
+            position: matches!(config.position, Position::Learned {})
+                .then(|| nursery.matrix("position", Role::Embedding, config.context, d)),
+            sinusoids: matches!(config.position, Position::Sinusoidal {}).then(|| sinusoids(config.context, d, device)),
+            embedding_norm: nursery.norm(&config.embedding_norm, d, Role::Norm),
+            dropout: dropout(&config),
+            blocks: (0..config.n_layers).map(|layer| block(&config, layer, &mut nursery, device)).collect(),
+            final_norm: {
+                nursery.enter(None);
+                match config.final_norm {
+                    Some(true) => nursery.norm(&config.axes(config.n_layers - 1).norm, d, Role::Norm),
+                    Some(false) | None => Norm::none(),
+                }
+            },
+            head: (!config.tie_embeddings).then(|| nursery.linear("head", Role::Head, d, vocab, false)),
+            head_multiplier: nursery.multiplier(Role::Head, d, vocab),
+            embedding_scale: config.embedding_scale,
+            logit_softcap: config.logit_softcap,
+        };
+        let table = nursery.table(&model);
+        Ok((model, table))
+    }
+}
+
+fn dropout(config: &ModelConfig) -> Dropout {
+    DropoutConfig::new(config.dropout).init()
+}
+
+fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: &Device) -> Block {
+    nursery.enter(Some(layer));
+    let axes = config.axes(layer);
+    let shape = config.shape();
+    let (d, head_dim, heads) = (shape.width, shape.head_dim, config.n_heads);
+    let kv_heads = config.n_kv_heads.unwrap_or(heads);
+    let d_ff = config.d_ff.unwrap_or(4 * d);
+    let attention_bias = config.attention_bias.unwrap_or(config.bias);
+    let mut attention = |name, role, fan_in, fan_out| {
+        nursery.linear(&format!("blocks.{layer}.attention.{name}"), role, fan_in, fan_out, attention_bias)
+    };
+    let query = attention("query", Role::Query, d, heads * head_dim);
+    let key = attention("key", Role::Key, d, kv_heads * head_dim);
+    let value = attention("value", Role::Value, d, kv_heads * head_dim);
+    let out = attention("out", Role::AttentionOutput, heads * head_dim, d);
+    let mut mlp = |name, role, fan_in, fan_out| {
+        nursery.linear(&format!("blocks.{layer}.mlp.{name}"), role, fan_in, fan_out, config.bias)
+    };
+    let gate = config.activation.is_gated().then(|| mlp("gate", Role::MlpIn, d, d_ff));
+    let up = mlp("up", Role::MlpIn, d, d_ff);
+    let down = mlp("down", Role::MlpOut, d_ff, d);
+    Block {
+        around_attention: nursery.residual(axes),
+        attention: Attention {
+            query,
+            key,
+            value,
+            out,
+            query_norm: nursery.norm(&config.qk_norm, head_dim, Role::QkNorm),
+            key_norm: nursery.norm(&config.qk_norm, head_dim, Role::QkNorm),
+            rotary: match config.position {
+                Position::Rope { theta } => Some(Rotary::new(config.context, head_dim, theta, device)),
+                Position::Learned {} | Position::Sinusoidal {} | Position::None {} => None,
+            },
+            heads,
+            kv_heads,
+            scale: config.parametrization.attention_scale(shape),
+            softcap: config.attention_softcap,
+        },
+        around_mlp: nursery.residual(axes),
+        mlp: Mlp { gate, up, down, activation: config.activation },
+        dropout: dropout(config),
+    }
+}
+
+impl Transformer {
+    /// Logits `[batch, time, vocabulary]` of the token after each of `tokens`, `[batch, time]`.
+    ///
+    /// On an autodiff model dropout is on; on `model.valid()` it is off and no graph is kept.
+    pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.run(tokens, None, &mut |_, _| ())
+    }
+
+    /// [`Transformer::forward`], showing the stream, `[batch * time, width]`, at every [`Point`].
+    pub fn forward_observed(&self, tokens: Tensor<2, Int>, observe: &mut dyn FnMut(Point, &Tensor<2>)) -> Tensor<3> {
+        self.run(tokens, None, observe)
+    }
+
+    /// [`Transformer::forward`] for tokens that follow those in `cache`, which grows by them. Together
+    /// they must not be more than the context.
+    pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut Cache) -> Tensor<3> {
+        self.run(tokens, Some(cache), &mut |_, _| ())
+    }
+
+    /// Number of blocks.
+    pub fn layers(&self) -> usize {
+        self.blocks.len()
+    }
+
+    fn run(
+        &self,
+        tokens: Tensor<2, Int>,
+        mut cache: Option<&mut Cache>,
+        observe: &mut dyn FnMut(Point, &Tensor<2>),
+    ) -> Tensor<3> {
+        let [batch, time] = tokens.dims();
+        let start = cache.as_ref().map_or(0, |cache| cache.length);
+        if let Some(cache) = cache.as_deref_mut() {
+            cache.blocks.resize(self.blocks.len(), None);
+            cache.length += time;
+        }
+
+        let mut x = self.embed(tokens, start);
+        observe(Point::Embedding, &x);
+        for (i, block) in self.blocks.iter().enumerate() {
+            let cache = cache.as_deref_mut().map(|cache| &mut cache.blocks[i]);
+            x = block.forward(x, batch, start, cache);
+            observe(Point::Block(i), &x);
+        }
+        let x = self.final_norm.forward(x);
+        observe(Point::FinalNorm, &x);
+        let logits = match &self.head {
+            Some(head) => head.forward(x),
+            None => module::linear(scaled(x, self.head_multiplier), self.embedding.val().transpose(), None),
+        };
+        let logits =
+            if self.logit_softcap > 0.0 { (logits / self.logit_softcap).tanh() * self.logit_softcap } else { logits };
+        let vocab = logits.dims()[1];
+        logits.reshape([batch, time, vocab])
+    }
+
+    fn embed(&self, tokens: Tensor<2, Int>, start: usize) -> Tensor<2> {
+        let [batch, time] = tokens.dims();
+        let x = scaled(module::embedding(self.embedding.val(), tokens), self.embedding_scale);
+        let positions = match (&self.position, &self.sinusoids) {
+            (Some(learned), _) => Some(learned.val()),
+            (None, fixed) => fixed.clone(),
+        };
+        let x = match positions {
+            Some(table) => x + table.narrow(0, start, time).unsqueeze(),
+            None => x,
+        };
+        let width = x.dims()[2];
+        let x = self.embedding_norm.forward(x.reshape([batch * time, width]));
+        self.dropout.forward(x)
+    }
+}
