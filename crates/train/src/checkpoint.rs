@@ -1,0 +1,290 @@
+//! Checkpoints: one safetensors file that is enough to rebuild the model and to go on.
+//!
+//! Tensors are `model.PATH` and `optimizer.first.PATH`, `optimizer.second.PATH` (flattened), f32.
+//! The metadata hold the position, the resolved configuration (so the parametrization and its base
+//! shape), and the vocabulary.
+
+use crate::data::Tokenizer;
+use crate::files::{remove_partial, write_atomically};
+use crate::optim::State;
+use crate::{Error, RunConfig, Trainer};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use unitgain_model::Transformer;
+
+/// Marks a file as ours; the number is that of the format.
+const FORMAT: &str = "unitgain-checkpoint-1";
+
+/// What a checkpoint knows beside the tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Steps made.
+    pub step: usize,
+    /// Tokens seen.
+    pub tokens: usize,
+    /// Best evaluation loss so far.
+    pub best_eval_loss: Option<f32>,
+    /// Identity of the data.
+    pub fingerprint: u64,
+    /// The vocabulary.
+    pub tokenizer: Tokenizer,
+}
+
+/// A checkpoint in memory.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    /// Where the run is.
+    pub position: Position,
+    /// The run's resolved configuration.
+    pub config: RunConfig,
+    tensors: HashMap<String, (Vec<usize>, Vec<f32>)>,
+}
+
+/// Writes a checkpoint of `trainer` into `folder` and removes all but the newest `keep`.
+///
+/// # Errors
+/// [`Error::Io`]; the earlier checkpoints are then as they were.
+pub fn save(
+    folder: &Path,
+    trainer: &Trainer,
+    position: &Position,
+    config: &RunConfig,
+    keep: usize,
+) -> Result<(), Error> {
+    let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
+    for (path, shape, values) in weights(&trainer.model) {
+        tensors.insert(format!("model.{path}"), (shape, bytes(&values)));
+    }
+    for (entry, state) in trainer.table.iter().zip(trainer.optimizer.state()) {
+        let Some(State { first, second }) = state else { continue };
+        let mut insert = |slot: &str, tensor: &Tensor<1>| {
+            let values = host(tensor.clone());
+            tensors.insert(format!("optimizer.{slot}.{}", entry.path), (vec![values.len()], bytes(&values)));
+        };
+        insert("first", first);
+        if let Some(second) = second {
+            insert("second", second);
+        }
+    }
+    let path = folder.join(format!("step_{:08}.safetensors", position.step));
+    let failed = |problem: String| Error::Checkpoint { path: path.clone(), problem };
+    let metadata = HashMap::from([
+        ("format".to_string(), FORMAT.to_string()),
+        ("position".to_string(), serde_json::to_string(position).map_err(|e| failed(e.to_string()))?),
+        ("config".to_string(), config.to_toml()),
+    ]);
+    let views = tensors
+        .iter()
+        .map(|(name, (shape, bytes))| TensorView::new(Dtype::F32, shape.clone(), bytes).map(|view| (name, view)))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| failed(e.to_string()))?;
+    let contents = safetensors::serialize(views, Some(metadata)).map_err(|e| failed(e.to_string()))?;
+    write_atomically(&path, &contents)?;
+    let all = list(folder)?;
+    for old in all.iter().rev().skip(keep) {
+        std::fs::remove_file(old).map_err(Error::io("remove", old))?;
+    }
+    Ok(())
+}
+
+/// The checkpoints of a folder, oldest first; unfinished ones of a killed process are removed.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    remove_partial(folder)?;
+    let entries = std::fs::read_dir(folder).map_err(Error::io("read", folder))?;
+    let mut all = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(Error::io("read", folder))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("step_") && name.ends_with(".safetensors") {
+            all.push(path);
+        }
+    }
+    // By number: names are padded, but a run can be longer than the padding.
+    all.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
+    Ok(all)
+}
+
+impl Checkpoint {
+    /// Reads the newest checkpoint of a run folder.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] if there is none, and as [`Checkpoint::read`].
+    pub fn newest(run: &Path) -> Result<Self, Error> {
+        let folder = run.join("checkpoints");
+        let none = |problem: &str| Error::Folder { path: run.to_path_buf(), problem: problem.into() };
+        if !folder.is_dir() {
+            return Err(none("has no checkpoints/; give the folder of a run that wrote one"));
+        }
+        match list(&folder)?.last() {
+            Some(path) => Self::read(path),
+            None => Err(none("has no checkpoint yet; start it again with --force")),
+        }
+    }
+
+    /// Reads a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a truncated file or one that something else wrote.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let contents = std::fs::read(path).map_err(Error::io("read", path))?;
+        let failed = |problem: String| Error::Checkpoint { path: path.to_path_buf(), problem };
+        let damaged = |e: &dyn std::fmt::Display| {
+            failed(format!("is truncated or damaged ({e}); delete it to resume from the one before"))
+        };
+        let (_, header) = SafeTensors::read_metadata(&contents).map_err(|e| damaged(&e))?;
+        let metadata = header.metadata().clone().unwrap_or_default();
+        if metadata.get("format").map(String::as_str) != Some(FORMAT) {
+            return Err(failed(format!("was not written by unitgain (format is not {FORMAT})")));
+        }
+        let file = SafeTensors::deserialize(&contents).map_err(|e| damaged(&e))?;
+        let text = |key: &str| metadata.get(key).map(String::as_str).unwrap_or_default();
+        let position = serde_json::from_str(text("position")).map_err(|e| damaged(&e))?;
+        let config = RunConfig::parse(text("config"), &path.display().to_string(), &[])?;
+        let mut tensors = HashMap::new();
+        for (name, view) in file.iter() {
+            if view.dtype() != Dtype::F32 {
+                return Err(failed(format!("{name} is {:?}, not F32", view.dtype())));
+            }
+            let values = view.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            tensors.insert(name.to_string(), (view.shape().to_vec(), values));
+        }
+        Ok(Self { path: path.to_path_buf(), position, config, tensors })
+    }
+
+    /// Puts the weights into `model`.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] names tensors that are missing, unknown, or of another shape.
+    pub fn load_model(&self, model: Transformer) -> Result<Transformer, Error> {
+        let prefix = "model.";
+        let own = self
+            .tensors
+            .iter()
+            .filter_map(|(name, tensor)| Some((name.strip_prefix(prefix)?.to_string(), tensor.clone())));
+        assign(model, &own.collect()).map_err(|problem| Error::Checkpoint { path: self.path.clone(), problem })
+    }
+
+    /// Puts weights and optimizer state into `trainer`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load_model`].
+    pub fn load(&self, mut trainer: Trainer) -> Result<Trainer, Error> {
+        trainer.model = self.load_model(trainer.model)?;
+        let device = trainer.device().clone();
+        let mut problems = Vec::new();
+        let mut slot = |slot: &str, path: &str, elements: usize| {
+            let (_, values) = self.tensors.get(&format!("optimizer.{slot}.{path}"))?;
+            if values.len() != elements {
+                problems.push(format!("optimizer.{slot}.{path} has {} elements, not {elements}", values.len()));
+            }
+            Some(Tensor::from_data(TensorData::new(values.clone(), [values.len()]), &device))
+        };
+        let mut state = Vec::new();
+        for entry in &trainer.table {
+            let first = slot("first", &entry.path, entry.elements());
+            let second = slot("second", &entry.path, entry.elements());
+            state.push(first.map(|first| State { first, second }));
+        }
+        if !problems.is_empty() {
+            return Err(Error::Checkpoint { path: self.path.clone(), problem: shortened(&problems) });
+        }
+        trainer.optimizer.restore(self.position.step, state);
+        Ok(trainer)
+    }
+}
+
+/// Every weight of a model: path, shape, values.
+pub fn weights<M: Module>(model: &M) -> Vec<(String, Vec<usize>, Vec<f32>)> {
+    struct Read {
+        path: Vec<String>,
+        out: Vec<(String, Vec<usize>, Vec<f32>)>,
+    }
+    impl ModuleVisitor for Read {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.into());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = param.val();
+            self.out.push((self.path.join("."), tensor.dims().to_vec(), host(tensor)));
+        }
+    }
+    let mut read = Read { path: Vec::new(), out: Vec::new() };
+    model.visit(&mut read);
+    read.out
+}
+
+/// Puts `values` (shape and numbers by path) into a model, which must have exactly these paths.
+///
+/// # Errors
+/// The paths that are missing, unknown, or of another shape.
+pub fn assign<M: Module>(model: M, values: &HashMap<String, (Vec<usize>, Vec<f32>)>) -> Result<M, String> {
+    struct Write<'a> {
+        path: Vec<String>,
+        values: &'a HashMap<String, (Vec<usize>, Vec<f32>)>,
+        used: usize,
+        problems: Vec<String>,
+    }
+    impl ModuleMapper for Write<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.into());
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let path = self.path.join(".");
+            let Some((shape, values)) = self.values.get(&path) else {
+                self.problems.push(format!("{path} is missing"));
+                return param;
+            };
+            self.used += 1;
+            let (id, tensor, mapper) = param.consume();
+            if *shape != tensor.dims().to_vec() {
+                self.problems.push(format!("{path} is {shape:?}, the model's is {:?}", tensor.dims()));
+                return Param::from_mapped_value(id, tensor, mapper);
+            }
+            let device: Device = tensor.device();
+            let value = Tensor::from_data(TensorData::new(values.clone(), tensor.shape()), &device);
+            let value = if device.is_autodiff() { value.require_grad() } else { value };
+            Param::from_mapped_value(id, value, mapper)
+        }
+    }
+    let mut write = Write { path: Vec::new(), values, used: 0, problems: Vec::new() };
+    let model = model.map(&mut write);
+    let Write { used, mut problems, .. } = write;
+    if used != values.len() {
+        let known: Vec<String> = weights(&model).into_iter().map(|(path, ..)| path).collect();
+        let mut unknown: Vec<_> = values.keys().filter(|path| !known.contains(path)).collect();
+        unknown.sort();
+        problems.extend(unknown.into_iter().map(|path| format!("{path} is not in the model")));
+    }
+    if problems.is_empty() { Ok(model) } else { Err(shortened(&problems)) }
+}
+
+/// The first few of many.
+fn shortened(problems: &[String]) -> String {
+    let shown = problems.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
+    match problems.len() {
+        n if n > 8 => format!("does not fit the model: {shown}; and {} more", n - 8),
+        _ => format!("does not fit the model: {shown}"),
+    }
+}
+
+fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}

@@ -1,0 +1,47 @@
+use super::{Outcome, table};
+use unitgain_model::{Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme};
+use unitgain_train::data::TASKS;
+use unitgain_train::{OptimizerConfig, ScheduleConfig};
+
+/// List every variant of every axis with its formula and source
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  unitgain configs\n  unitgain configs placement")]
+pub(crate) struct Args {
+    /// Only this axis: norm, placement, scale, init, parametrization, activation, position, task,
+    /// optimizer or schedule
+    axis: Option<String>,
+}
+
+type About = (&'static str, &'static str, &'static str);
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        let axes: [(&str, &str, Vec<About>); 10] = [
+            ("norm", "model.norm", NormConfig::all().iter().map(NormConfig::about).collect()),
+            ("placement", "model.placement", Placement::ALL.map(Placement::about).to_vec()),
+            ("scale", "model.scale", ScaleConfig::ALL.map(ScaleConfig::about).to_vec()),
+            ("init", "model.init", Scheme::all().into_iter().map(Scheme::about).collect()),
+            ("parametrization", "model.parametrization", Parametrization::ALL.map(Parametrization::about).to_vec()),
+            ("activation", "model.activation", Activation::ALL.map(Activation::about).to_vec()),
+            ("position", "model.position", Position::all().into_iter().map(Position::about).collect()),
+            ("task", "data.task", TASKS.to_vec()),
+            ("optimizer", "optimizer", OptimizerConfig::all().into_iter().map(OptimizerConfig::about).collect()),
+            ("schedule", "schedule", ScheduleConfig::all().into_iter().map(ScheduleConfig::about).collect()),
+        ];
+        let chosen: Vec<_> =
+            axes.iter().filter(|(name, ..)| self.axis.as_deref().is_none_or(|axis| axis == *name)).collect();
+        if chosen.is_empty() {
+            let names = axes.map(|(name, ..)| name).join(", ");
+            anyhow::bail!("{:?} is not an axis. Allowed: {names}", self.axis.unwrap_or_default());
+        }
+        for (i, (_, key, variants)) in chosen.into_iter().enumerate() {
+            if i > 0 {
+                println!();
+            }
+            let rows: Vec<Vec<String>> =
+                variants.iter().map(|(n, f, s)| vec![(*n).into(), (*f).into(), (*s).into()]).collect();
+            table::print(&[key, "formula", "source"], &rows, &[])?;
+        }
+        Ok(Outcome::Success)
+    }
+}

@@ -1,0 +1,59 @@
+use super::Outcome;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use unitgain_train::generate::{Sampling, Writer};
+
+/// Continue a text with a trained run
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  unitgain generate runs/shakespeare --prompt 'ROMEO:' --tokens 500\n  \
+    unitgain generate runs/pre_norm --prompt '3 1' --tokens 20 --temperature 0")]
+pub(crate) struct Args {
+    /// The run folder
+    run: PathBuf,
+    /// The text to continue; for synthetic tasks numbers separated by spaces
+    #[arg(long, default_value = "\n")]
+    prompt: String,
+    /// Number of tokens to add
+    #[arg(long, default_value_t = 200)]
+    tokens: usize,
+    /// Divides the logits; 0 takes the most likely token
+    #[arg(long, default_value_t = 0.8)]
+    temperature: f64,
+    /// Choose among the K most likely tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Seed of the choice
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where to compute
+    #[arg(long, default_value = "flex")]
+    backend: String,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        let writer = Writer::open(&self.run, &self.backend)?;
+        let prompt = writer.tokenizer.encode(&self.prompt)?;
+        let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, seed: self.seed };
+        let mut out = stdout().lock();
+        let mut tokens = prompt.clone();
+        let mut shown = 0;
+        let mut failed = None;
+        let mut show = |token: Option<i32>| {
+            tokens.extend(token);
+            let text = writer.tokenizer.decode(&tokens);
+            // A character whose bytes are not all there yet waits for the rest.
+            if failed.is_none() && !text.ends_with('\u{fffd}') {
+                failed = out.write_all(&text.as_bytes()[shown..]).and_then(|()| out.flush()).err();
+                shown = text.len();
+            }
+        };
+        show(None);
+        writer.write(&prompt, self.tokens, sampling, &mut |token| show(Some(token)))?;
+        if let Some(e) = failed {
+            return Err(e.into());
+        }
+        writeln!(out)?;
+        Ok(Outcome::Success)
+    }
+}

@@ -1,0 +1,81 @@
+//! One file per command.
+
+mod configs;
+mod generate;
+mod params;
+mod table;
+mod train;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// What the command ends with, beside success.
+pub(crate) enum Outcome {
+    Success,
+    /// A run diverged: the command did its work, and the answer is no.
+    Negative,
+}
+
+#[derive(Parser)]
+#[command(
+    name = "unitgain",
+    version,
+    about = "Train Transformers whose norm placement, residual scaling, init and parametrization are one value each",
+    after_help = "Exit codes: 0 success, 1 a run diverged, 2 wrong input or a failing machine.\n\
+                  Set UNITGAIN_LOG=debug for more messages."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Train(train::Args),
+    Params(params::Args),
+    Generate(generate::Args),
+    Configs(configs::Args),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  unitgain completions bash > /etc/bash_completion.d/unitgain")]
+    Completions {
+        /// bash, elvish, fish, powershell or zsh
+        shell: clap_complete::Shell,
+    },
+}
+
+pub(crate) fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_env("UNITGAIN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .init();
+    let result = match Cli::parse().command {
+        Command::Train(args) => args.run(),
+        Command::Params(args) => args.run(),
+        Command::Generate(args) => args.run(),
+        Command::Configs(args) => args.run(),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "unitgain", &mut std::io::stdout());
+            Ok(Outcome::Success)
+        }
+    };
+    match result {
+        Ok(Outcome::Success) => ExitCode::SUCCESS,
+        Ok(Outcome::Negative) => ExitCode::from(1),
+        // A reader that closed the pipe has what it wanted.
+        Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|e| e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe))
+}

@@ -1,0 +1,92 @@
+use super::{Outcome, table};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+use unitgain_train::{RunConfig, Trainer, device};
+
+/// Print every parameter with its role, init, multipliers and effective settings
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  unitgain params configs/pre_norm.toml\n  \
+    unitgain params configs/pre_norm.toml --set model.placement=deep_norm --json")]
+pub(crate) struct Args {
+    /// The run's TOML file
+    config: PathBuf,
+    /// Change a key of the configuration; may be repeated
+    #[arg(long = "set", value_name = "KEY.PATH=VALUE")]
+    settings: Vec<String>,
+    /// Print an array of objects
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    role: &'static str,
+    shape: Vec<usize>,
+    init_std: f64,
+    multiplier: f64,
+    lr_factor: f64,
+    weight_decay: f64,
+    eps: f64,
+    elements: usize,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        let (config, _) = RunConfig::load(&self.config, &self.settings)?.prepare()?;
+        let device = device::from_name(&config.backend)?;
+        let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?;
+        let rows: Vec<Row> = trainer
+            .table
+            .iter()
+            .map(|entry| Row {
+                path: entry.path.clone(),
+                role: entry.role().name(),
+                shape: entry.shape.clone(),
+                init_std: entry.init_std,
+                multiplier: entry.factors.forward,
+                lr_factor: entry.factors.lr,
+                weight_decay: config.optimizer.decay_of(entry),
+                eps: config.optimizer.eps_of(entry),
+                elements: entry.elements(),
+            })
+            .collect();
+        if self.json {
+            let mut out = std::io::stdout().lock();
+            serde_json::to_writer_pretty(&mut out, &rows)?;
+            writeln!(out)?;
+            return Ok(Outcome::Success);
+        }
+        let cells: Vec<Vec<String>> = rows
+            .iter()
+            .map(|row| {
+                vec![
+                    row.path.clone(),
+                    row.role.into(),
+                    format!("{:?}", row.shape),
+                    number(row.init_std),
+                    number(row.multiplier),
+                    number(row.lr_factor),
+                    number(row.weight_decay),
+                    number(row.eps),
+                    row.elements.to_string(),
+                ]
+            })
+            .collect();
+        let header =
+            ["path", "role", "shape", "init_std", "multiplier", "lr_factor", "weight_decay", "eps", "elements"];
+        table::print(&header, &cells, &[3, 4, 5, 6, 7, 8])?;
+        println!("{} parameters in {} tensors", trainer.table.elements(), rows.len());
+        Ok(Outcome::Success)
+    }
+}
+
+/// Six decimals without trailing zeros; small numbers in exponent form.
+fn number(x: f64) -> String {
+    if x != 0.0 && x.abs() < 1e-3 {
+        return format!("{x:.3e}");
+    }
+    let text = format!("{x:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}

@@ -1,0 +1,154 @@
+use super::Outcome;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal, Write, stderr};
+use std::path::{Path, PathBuf};
+use unitgain_train::metrics::Status;
+use unitgain_train::{Event, Record, RunConfig, Start, Summary, train};
+
+/// Train a model from a TOML file into a run folder
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  unitgain train configs/pre_norm.toml\n  \
+    unitgain train configs/pre_norm.toml --set model.placement=post_norm --set optimizer.lr=3e-4 --out runs/post\n  \
+    unitgain train --resume runs/post")]
+pub(crate) struct Args {
+    /// The run's TOML file; with --resume that of the run folder unless given
+    #[arg(required_unless_present = "resume")]
+    config: Option<PathBuf>,
+    /// Change a key of the configuration; may be repeated
+    #[arg(long = "set", value_name = "KEY.PATH=VALUE")]
+    settings: Vec<String>,
+    /// Where to compute: flex, ndarray, wgpu, vulkan or cuda, the last three with an optional :index
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// The run folder [default: runs/NAME of the TOML file]
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    out: Option<PathBuf>,
+    /// Number of updates, instead of train.steps
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Seed, instead of that of the file
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Go on with the run in this folder from its newest checkpoint
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
+    /// Replace the run in the folder
+    #[arg(long, conflicts_with = "resume")]
+    force: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        let (file, folder, start) = match (&self.config, &self.resume) {
+            (config, Some(folder)) => {
+                (config.clone().unwrap_or_else(|| folder.join("config.toml")), folder.clone(), Start::Resume)
+            }
+            (Some(config), None) => {
+                let name = config.file_stem().unwrap_or_default();
+                let folder = self.out.clone().unwrap_or_else(|| Path::new("runs").join(name));
+                (config.clone(), folder, if self.force { Start::Replace } else { Start::New })
+            }
+            (None, None) => unreachable!("clap asks for one of both"),
+        };
+        let mut config = RunConfig::load(&file, &self.settings)?;
+        config.backend = self.backend.unwrap_or(config.backend);
+        config.train.steps = self.steps.unwrap_or(config.train.steps);
+        config.seed = self.seed.unwrap_or(config.seed);
+
+        let mut view = View::new(&folder);
+        let summary = train(&config, &folder, start, &mut |event| view.show(&event))?;
+        view.finish(&summary);
+        Ok(match summary.status {
+            Status::Diverged => Outcome::Negative,
+            Status::Running | Status::Finished => Outcome::Success,
+        })
+    }
+}
+
+/// A progress bar on a terminal, plain lines elsewhere.
+struct View {
+    folder: PathBuf,
+    bar: Option<ProgressBar>,
+    is_terminal: bool,
+}
+
+impl View {
+    fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_path_buf(), bar: None, is_terminal: stderr().is_terminal() }
+    }
+
+    fn show(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Started { config, parameters, floor, step } => {
+                let floor = floor.map_or(String::new(), |floor| format!(", floor {floor:.4}"));
+                let from = if *step > 0 { format!(" from step {step}") } else { String::new() };
+                self.line(&format!(
+                    "{}: {} parameters, {} steps{from} of {} tokens on {}{floor}",
+                    self.folder.display(),
+                    parameters,
+                    config.train.steps,
+                    config.train.batch_size * config.train.accumulate * config.model.context,
+                    config.backend,
+                ));
+                if self.is_terminal {
+                    let bar = ProgressBar::new(config.train.steps as u64).with_position(*step as u64);
+                    let template = "{bar:30} {pos}/{len} {msg} {eta} left";
+                    bar.set_style(
+                        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+                    );
+                    // Time left is that of this process's steps.
+                    bar.reset_eta();
+                    self.bar = Some(bar);
+                }
+            }
+            Event::Step(step) => {
+                if let Some(bar) = &self.bar {
+                    bar.set_position(*step as u64);
+                }
+            }
+            Event::Recorded(record) => match &self.bar {
+                Some(bar) => {
+                    bar.set_message(format!("loss {:.4}, {:.0} tokens/s,", record.loss, record.tokens_per_second));
+                    if record.eval_loss.is_some() {
+                        bar.println(describe(record));
+                    }
+                }
+                None => self.line(&describe(record)),
+            },
+            Event::Saved(_) => {}
+        }
+    }
+
+    fn finish(&mut self, summary: &Summary) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        match (&summary.status, &summary.message) {
+            (Status::Diverged, Some(message)) => self.line(message),
+            _ => {
+                let eval = summary.eval_loss.map_or(String::new(), |loss| format!(", evaluation {loss:.4}"));
+                let excess = summary.excess.map_or(String::new(), |excess| format!(", {excess:.4} above the floor"));
+                self.line(&format!("finished {} steps in {:.0} s{eval}{excess}", summary.step, summary.seconds.total));
+            }
+        }
+    }
+
+    /// A line that a closed pipe may swallow: the run goes on.
+    fn line(&self, text: &str) {
+        let _ = if self.is_terminal { writeln!(stderr(), "{text}") } else { writeln!(std::io::stdout(), "{text}") };
+    }
+}
+
+fn describe(record: &Record) -> String {
+    let mut line = format!(
+        "step {:>6}  loss {:.4}  lr {:.2e}  grad norm {:.3}  {:.0} tokens/s",
+        record.step, record.loss, record.lr, record.grad_norm, record.tokens_per_second
+    );
+    if let Some(loss) = record.eval_loss {
+        line += &format!("  evaluation {loss:.4}");
+    }
+    if let Some(excess) = record.excess {
+        line += &format!(" ({excess:+.4} to the floor)");
+    }
+    line
+}

@@ -1,0 +1,508 @@
+//! The configuration of a run: one TOML file, read strictly.
+
+use crate::{DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, device, metrics};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use toml::{Table, Value};
+use unitgain_model::{ModelConfig, shorthand};
+
+/// A run. Keys that are left out take the defaults given here; unknown keys are errors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunConfig {
+    /// Seed of weights, batches and dropout. Default 1.
+    pub seed: u64,
+    /// Where to compute: `flex`, `ndarray`, `wgpu`, `vulkan` or `cuda`, the last three with an
+    /// optional `:index`. Default `flex`.
+    pub backend: String,
+    /// Length and size of the run.
+    pub train: TrainConfig,
+    /// The model.
+    pub model: ModelConfig,
+    /// The data. Default `markov`.
+    pub data: DataConfig,
+    /// The optimizer. Default `adamw`.
+    #[serde(deserialize_with = "shorthand::kind_or_table")]
+    pub optimizer: OptimizerConfig,
+    /// The learning rate over the run. Default `cosine`.
+    #[serde(deserialize_with = "shorthand::kind_or_table")]
+    pub schedule: ScheduleConfig,
+    /// Records.
+    pub log: LogConfig,
+    /// Evaluations.
+    pub eval: EvalConfig,
+    /// Checkpoints.
+    pub checkpoint: CheckpointConfig,
+    /// Written into a run's `config.toml`; ignored when read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub versions: Option<Versions>,
+}
+
+/// Length and size of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Number of updates. Default 1000.
+    pub steps: usize,
+    /// Sequences in a micro-batch. Default 16.
+    pub batch_size: usize,
+    /// Micro-batches whose gradients are averaged into one update. Default 1.
+    pub accumulate: usize,
+    /// Largest norm of all gradients together; above it they are scaled down. Default 1; 0 for none.
+    pub clip: f64,
+}
+
+/// Records.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// Steps between records; the first and the last step are always recorded. Default 10.
+    pub every: usize,
+}
+
+/// Evaluations.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvalConfig {
+    /// Steps between evaluations; there is one after the last step. Default 250; 0 for that one only.
+    pub every: usize,
+    /// Batches of an evaluation, the same every time. Default 20.
+    pub batches: usize,
+}
+
+/// Checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckpointConfig {
+    /// Steps between checkpoints; there is one after the last step. Default 500; 0 for that one only.
+    pub every: usize,
+    /// Number of checkpoints to keep. Default 2.
+    pub keep: usize,
+}
+
+/// What wrote a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Versions {
+    /// Version of unitgain.
+    pub unitgain: String,
+    /// Version of burn.
+    pub burn: String,
+    /// Version of the metrics format.
+    pub metrics: u32,
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            backend: "flex".into(),
+            train: TrainConfig::default(),
+            model: ModelConfig::default(),
+            data: DataConfig::default(),
+            optimizer: OptimizerConfig::default(),
+            schedule: ScheduleConfig::default(),
+            log: LogConfig::default(),
+            eval: EvalConfig::default(),
+            checkpoint: CheckpointConfig::default(),
+            versions: None,
+        }
+    }
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self { steps: 1000, batch_size: 16, accumulate: 1, clip: 1.0 }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { every: 10 }
+    }
+}
+
+impl Default for EvalConfig {
+    fn default() -> Self {
+        Self { every: 250, batches: 20 }
+    }
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self { every: 500, keep: 2 }
+    }
+}
+
+impl Default for Versions {
+    fn default() -> Self {
+        Self { unitgain: crate::VERSION.into(), burn: crate::BURN_VERSION.into(), metrics: metrics::FORMAT }
+    }
+}
+
+impl RunConfig {
+    /// Reads a file and applies `key.path=value` settings to it, in order.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Syntax`], or [`Error::Config`] with the key, the nearest known key and
+    /// what is allowed.
+    pub fn load(path: &Path, settings: &[String]) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        Self::parse(&text, &path.display().to_string(), settings)
+    }
+
+    /// As [`RunConfig::load`], from a string that came from `origin`.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load`].
+    pub fn parse(text: &str, origin: &str, settings: &[String]) -> Result<Self, Error> {
+        let mut table: Table = toml::from_str(text)
+            .map_err(|e| Error::Syntax { origin: origin.into(), problem: e.to_string().trim_end().into() })?;
+        // The file alone first, so that its faults are not laid on the settings.
+        let config = deserialize(table.clone(), origin)?;
+        if settings.is_empty() {
+            return Ok(config);
+        }
+        for setting in settings {
+            set(&mut table, setting)?;
+        }
+        deserialize(table, &format!("{origin} with --set"))
+    }
+
+    /// Checks every value, fits the model to the task's vocabulary, and writes out every default.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Model`] or [`Error::Device`].
+    pub fn resolved(&self, vocab_size: usize) -> Result<Self, Error> {
+        let mut config = self.clone();
+        config.check()?;
+        match config.model.vocab_size {
+            Some(given) if given != vocab_size => {
+                let problem =
+                    format!("{given} is not the vocabulary of the data, which is {vocab_size}; leave the key out");
+                return Err(Error::config("model.vocab_size", problem));
+            }
+            Some(_) | None => config.model.vocab_size = Some(vocab_size),
+        }
+        config.model = config.model.resolved()?;
+        config.versions = Some(Versions::default());
+        Ok(config)
+    }
+
+    /// Checks every value, prepares the data, and resolves the configuration against it.
+    ///
+    /// # Errors
+    /// As [`RunConfig::resolved`] and [`DataConfig::load`].
+    pub fn prepare(&self) -> Result<(Self, Task), Error> {
+        self.check()?;
+        self.model.resolved()?;
+        let task = self.data.load(self.model.context)?;
+        Ok((self.resolved(task.vocab_size())?, task))
+    }
+
+    /// As TOML.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        device::from_name(&self.backend)?;
+        let least_one = [
+            ("train.steps", self.train.steps),
+            ("train.batch_size", self.train.batch_size),
+            ("train.accumulate", self.train.accumulate),
+            ("log.every", self.log.every),
+            ("eval.batches", self.eval.batches),
+            ("checkpoint.keep", self.checkpoint.keep),
+        ];
+        if let Some((key, _)) = least_one.iter().find(|(_, n)| *n == 0) {
+            return Err(Error::config(key, "0 must be at least 1"));
+        }
+        if !(self.train.clip >= 0.0 && self.train.clip.is_finite()) {
+            return Err(Error::config(
+                "train.clip",
+                format!("{} must be a positive number, or 0 for none", self.train.clip),
+            ));
+        }
+        let below = |section: &str, (key, problem): (&str, String)| Error::config(&format!("{section}.{key}"), problem);
+        self.optimizer.check().map_err(|e| below("optimizer", e))?;
+        self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))
+    }
+
+    /// Keys whose values differ, but for those that do not change a step: what a resumed run must not
+    /// change.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+        let table = |config: &Self| {
+            let mut config = config.clone();
+            (config.log, config.eval, config.checkpoint) = Default::default();
+            config.versions = None;
+            Value::try_from(config).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
+        };
+        let mut keys = Vec::new();
+        compare("", &table(self), &table(other), &mut keys);
+        keys
+    }
+}
+
+fn compare(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
+    match (a, b) {
+        (Value::Table(a), Value::Table(b)) => {
+            let all: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            for key in all {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match (a.get(key), b.get(key)) {
+                    (Some(a), Some(b)) => compare(&path, a, b, keys),
+                    (Some(_), None) | (None, Some(_)) | (None, None) => keys.push(path),
+                }
+            }
+        }
+        (a, b) if a == b => {}
+        (a, b) => keys.push(format!("{path} ({a}, now {b})")),
+    }
+}
+
+fn deserialize(table: Table, origin: &str) -> Result<RunConfig, Error> {
+    serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
+        let path = e.path().to_string();
+        let (key, problem) = explain(if path == "." { "" } else { &path }, &e.into_inner().to_string());
+        Error::Config { origin: origin.into(), key, problem }
+    })
+}
+
+/// Turns serde's message about the value at `path` into the key and what to do.
+fn explain(path: &str, message: &str) -> (String, String) {
+    let message = message.trim();
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let first = quoted.next().unwrap_or_default();
+    let allowed: Vec<&str> = quoted.collect();
+    let below = |name: &str| match path {
+        "" => name.to_string(),
+        path if path == name || path.ends_with(&format!(".{name}")) => path.to_string(),
+        path => format!("{path}.{name}"),
+    };
+    let choices = || match nearest(first, &allowed) {
+        Some(near) => format!("Did you mean `{near}`? Allowed: {}", allowed.join(", ")),
+        None => format!("Allowed: {}", allowed.join(", ")),
+    };
+    if message.starts_with("unknown field") {
+        let problem = if allowed.is_empty() { "There are no keys here".into() } else { choices() };
+        (below(first), format!("unknown key. {problem}"))
+    } else if message.starts_with("unknown variant") {
+        (path.to_string(), format!("unknown value {first:?}. {}", choices()))
+    } else if message.starts_with("missing field") {
+        (below(first), "missing, and has no default".into())
+    } else {
+        (path.to_string(), message.to_string())
+    }
+}
+
+/// The known name that a misspelt one most likely means.
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let (distance, best) = known.iter().map(|k| (strsim::damerau_levenshtein(name, k), *k)).min()?;
+    (distance <= 2.max(name.len() / 3)).then_some(best)
+}
+
+/// Applies one `key.path=value`. The value is TOML where it parses, and a string otherwise.
+///
+/// A `kind` that changes starts that kind from its defaults: the other kind's settings go.
+fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
+    let error = |key: &str, problem: String| Error::Config { origin: "--set".into(), key: key.into(), problem };
+    let Some((path, raw)) = setting.split_once('=') else {
+        return Err(error(setting, "has no value; write --set key.path=value".into()));
+    };
+    let path = path.trim();
+    let keys: Vec<&str> = path.split('.').map(str::trim).collect();
+    if keys.iter().any(|key| key.is_empty()) {
+        return Err(error(path, "has an empty part; write --set key.path=value".into()));
+    }
+    let (last, parents) = keys.split_last().unwrap_or((&"", &[]));
+
+    let defaults = Value::try_from(RunConfig::default()).unwrap_or_else(|_| Value::Table(Table::new()));
+    let mut default = Some(&defaults);
+    let mut holder = Holder::Table(table);
+    for key in parents {
+        default = default.and_then(|d| d.get(*key));
+        holder = holder.enter(key, default).ok_or_else(|| error(path, format!("{key} is a value, not a table")))?;
+    }
+    match holder {
+        Holder::Table(table) => {
+            let value = parse_value(raw.trim());
+            if *last == "kind" && table.get("kind").is_some_and(|kind| *kind != value) {
+                table.clear();
+            }
+            table.insert((*last).to_string(), value);
+            Ok(())
+        }
+        Holder::Array(array) => match last.parse::<usize>().ok().and_then(|i| array.get_mut(i)) {
+            Some(slot) => {
+                *slot = parse_value(raw.trim());
+                Ok(())
+            }
+            None => Err(error(path, format!("{last:?} is not an index below {}", array.len()))),
+        },
+    }
+}
+
+/// What a part of a path leads into.
+enum Holder<'a> {
+    Table(&'a mut Table),
+    Array(&'a mut Vec<Value>),
+}
+
+impl<'a> Holder<'a> {
+    /// The table or array at `key`: made if it is missing, and spelt out if it is a kind alone. Both
+    /// start from the default where that has a kind.
+    fn enter(self, key: &str, default: Option<&Value>) -> Option<Self> {
+        let slot = match self {
+            Self::Table(table) => table.entry(key).or_insert_with(|| match default {
+                Some(Value::Table(d)) if d.contains_key("kind") || d.contains_key("task") => Value::Table(d.clone()),
+                _ => Value::Table(Table::new()),
+            }),
+            Self::Array(array) => array.get_mut(key.parse::<usize>().ok()?)?,
+        };
+        if let Value::String(kind) = slot {
+            *slot = Value::Table(Table::from_iter([("kind".to_string(), Value::String(kind.clone()))]));
+        }
+        match slot {
+            Value::Table(table) => Some(Self::Table(table)),
+            Value::Array(array) => Some(Self::Array(array)),
+            _ => None,
+        }
+    }
+}
+
+fn parse_value(raw: &str) -> Value {
+    match toml::from_str::<Table>(&format!("value = {raw}")) {
+        Ok(mut table) if table.len() == 1 => table.remove("value").unwrap_or_else(|| Value::String(raw.into())),
+        Ok(_) | Err(_) => Value::String(raw.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unitgain_model::{NormConfig, Parametrization, Placement, ScaleConfig};
+
+    fn parse(text: &str, settings: &[&str]) -> Result<RunConfig, String> {
+        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        RunConfig::parse(text, "run.toml", &settings).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn faults_name_the_key_and_what_is_allowed() {
+        for (text, expected) in [
+            ("[model]\nd_modle = 3", "model.d_modle: unknown key. Did you mean `d_model`?"),
+            ("[model.norm]\nkind = 'rms_norm'\nepz = 1", "model.norm.epz: unknown key. Did you mean `eps`?"),
+            ("[model.norm]\nkind = 'none'\neps = 1", "model.norm.eps: unknown key. There are no keys here"),
+            ("[model]\nplacement = 'prenorm'", "model.placement: unknown value \"prenorm\". Did you mean `pre_norm`?"),
+            ("[model]\nnorm = 'rms'", "model.norm: unknown value \"rms\". Allowed: layer_norm, rms_norm, none"),
+            ("[model]\nd_model = 'wide'", "model.d_model: invalid type: string \"wide\", expected usize"),
+            ("[train]\nbatch_size = -1", "train.batch_size: invalid value: integer `-1`, expected usize"),
+            ("[model.parametrization]\nkind = 'mup'", "model.parametrization.base_width: missing"),
+            ("[[model.block]]\nrange = [0, 1]\nnorn = 1", "model.block[0].norn: unknown key. Did you mean `norm`?"),
+            ("[optimiser]\nlr = 1", "optimiser: unknown key. Did you mean `optimizer`?"),
+            ("[data]\ntask = 'text'", "data.path: missing"),
+            ("[model\n", "run.toml is not valid TOML"),
+        ] {
+            let problem = parse(text, &[]).unwrap_err();
+            assert!(problem.contains(expected), "{problem:?} does not say {expected:?}");
+        }
+    }
+
+    #[test]
+    fn a_kind_can_stand_for_its_table() {
+        let short =
+            parse("optimizer = 'lion'\n[model]\nnorm = 'rms_norm'\nscale = 're_zero'\ninit = 'xavier'", &[]).unwrap();
+        assert_eq!(short.model.norm, NormConfig::rms_norm());
+        assert_eq!(short.model.scale, ScaleConfig::ReZero {});
+        assert_eq!(short.optimizer.about().0, "lion");
+    }
+
+    #[test]
+    fn settings_reach_every_key() {
+        let config = parse(
+            "[model]\nnorm = 'rms_norm'\n[[model.block]]\nrange = [0, 1]",
+            &[
+                "model.norm.eps=1e-3",
+                "model.placement=deep_norm",
+                "optimizer.lr=0.5",
+                "model.block.0.scale=re_zero",
+                "seed=7",
+            ],
+        )
+        .unwrap();
+        assert_eq!(config.model.norm, NormConfig::RmsNorm { eps: 1e-3 });
+        assert_eq!(config.model.placement, Placement::DeepNorm);
+        assert_eq!((config.optimizer.lr(), config.seed), (0.5, 7));
+        assert_eq!(config.model.block[0].scale, Some(ScaleConfig::ReZero {}));
+    }
+
+    #[test]
+    fn a_new_kind_starts_from_its_defaults() {
+        let text = "[model.parametrization]\nkind = 'mup'\nbase_width = 64\n[optimizer]\nkind = 'adamw'\nlr = 0.5";
+        let config = parse(text, &["model.parametrization.kind=standard", "optimizer.kind=adamw"]).unwrap();
+        assert_eq!(config.model.parametrization, Parametrization::Standard {});
+        assert_eq!(config.optimizer.lr(), 0.5);
+    }
+
+    #[test]
+    fn faulty_settings_are_named() {
+        let problem = |setting| parse("", &[setting]).unwrap_err();
+        assert!(problem("model.width=3").contains("model.width: unknown key"));
+        assert!(problem("seed").contains("--set key.path=value"));
+        assert!(problem("seed.x=1").contains("seed"));
+        assert!(problem("model.block.0.norm=none").contains("model.block"));
+        assert!(problem("model..norm=none").contains("empty part"));
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        let problem = |text: &str| parse(text, &[]).unwrap().resolved(32).unwrap_err().to_string();
+        for (text, expected) in [
+            ("[train]\nbatch_size = 0", "train.batch_size: 0 must be at least 1"),
+            ("[train]\nclip = -1.0", "train.clip: -1"),
+            (
+                "[train]\nsteps = 5\n[schedule]\nkind = 'constant'\nwarmup = 6",
+                "schedule.warmup: 6 is longer than the run",
+            ),
+            (
+                "[train]\nsteps = 5\n[schedule]\nkind = 'warmup_stable_decay'\nwarmup = 3\ndecay = 3",
+                "schedule.decay: 3",
+            ),
+            ("[optimizer]\nkind = 'adamw'\nbetas = [0.9, 1.0]", "optimizer.betas: 1 must be"),
+            ("[optimizer]\nkind = 'sgd'\nlr = 0.0", "optimizer.lr: 0 must be a positive number"),
+            ("[model]\nd_model = 130", "model.d_model = 130: must be a multiple of n_heads = 4"),
+            ("[model]\nd_model = 12\nposition = 'rope'", "model.head_dim = 3: must be even"),
+            ("[model]\nvocab_size = 7", "model.vocab_size: 7 is not the vocabulary of the data, which is 32"),
+            ("[model]\ndropout = 1.0", "model.dropout = 1"),
+            ("[model.norm]\nkind = 'rms_norm'\neps = 0.0", "model.norm.eps = 0: must be a positive number"),
+            ("backend = 'gpu'", "unknown backend"),
+        ] {
+            let problem = problem(text);
+            assert!(problem.contains(expected), "{problem:?} does not say {expected:?}");
+        }
+    }
+
+    #[test]
+    fn a_resolved_configuration_is_read_back_as_itself() {
+        let text = "[model]\nplacement = 'deep_norm'\nscale = 'layer_scale'\nactivation = 'swi_glu'\nposition = 'rope'\n\
+                    [model.parametrization]\nkind = 'mup'\nbase_width = 64\n[[model.block]]\nrange = [1, 2]\nnorm = 'rms_norm'";
+        let resolved = parse(text, &[]).unwrap().resolved(32).unwrap();
+        let again = parse(&resolved.to_toml(), &[]).unwrap();
+        assert_eq!(again, resolved);
+        assert_eq!(again.resolved(32).unwrap(), resolved);
+        for key in
+            ["head_dim = 32", "d_ff = 344", "init = 0.1", "base_head_dim = 16.0", "embedding_std = 0.02", "burn = "]
+        {
+            assert!(resolved.to_toml().contains(key), "{key} is not in\n{}", resolved.to_toml());
+        }
+    }
+
+    #[test]
+    fn differences_name_the_keys_that_change_a_step() {
+        let a = parse("", &[]).unwrap();
+        let b = parse("[optimizer]\nkind = 'adamw'\nlr = 0.5\n[log]\nevery = 3", &[]).unwrap();
+        assert_eq!(a.differences(&a), Vec::<String>::new());
+        assert_eq!(a.differences(&b), ["optimizer.lr (0.001, now 0.5)"]);
+    }
+}

@@ -1,0 +1,238 @@
+use super::distinct;
+use crate::Error;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, Exp1, StandardUniform};
+use unitgain_init::sample;
+
+pub(super) fn vocab_size() -> usize {
+    32
+}
+pub(super) fn order() -> usize {
+    2
+}
+pub(super) fn branching() -> usize {
+    4
+}
+
+/// More contexts than this would take minutes and gigabytes to prepare.
+const MOST_CONTEXTS: usize = 1 << 20;
+
+/// A chain over contexts of `order` symbols. A context is a number in base `vocab_size`, its oldest
+/// symbol first.
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    vocab_size: usize,
+    order: usize,
+    branching: usize,
+    /// Of every context, the symbols that can follow and their probabilities, `branching` each.
+    next: Vec<u32>,
+    probability: Vec<f64>,
+    /// Stationary distribution over contexts, and its running sum.
+    stationary: Vec<f64>,
+    cumulative: Vec<f64>,
+    time: usize,
+}
+
+impl Chain {
+    pub(super) fn new(
+        vocab_size: usize,
+        order: usize,
+        branching: usize,
+        seed: u64,
+        time: usize,
+    ) -> Result<Self, Error> {
+        if vocab_size < 2 {
+            return Err(Error::config("data.vocab_size", format!("{vocab_size} must be at least 2")));
+        }
+        if branching == 0 || branching > vocab_size {
+            return Err(Error::config(
+                "data.branching",
+                format!("{branching} must be from 1 to vocab_size = {vocab_size}"),
+            ));
+        }
+        if order == 0 || order > time {
+            return Err(Error::config("data.order", format!("{order} must be from 1 to model.context = {time}")));
+        }
+        let contexts = u32::try_from(order).ok().and_then(|order| vocab_size.checked_pow(order));
+        let Some(contexts) = contexts.filter(|&n| n <= MOST_CONTEXTS) else {
+            return Err(Error::config(
+                "data.order",
+                format!(
+                    "vocab_size^order = {vocab_size}^{order} contexts are more than {MOST_CONTEXTS}; take less of either"
+                ),
+            ));
+        };
+        let mut chain = Self {
+            vocab_size,
+            order,
+            branching,
+            next: Vec::with_capacity(contexts * branching),
+            probability: Vec::with_capacity(contexts * branching),
+            stationary: Vec::new(),
+            cumulative: Vec::new(),
+            time,
+        };
+        let mut rng = sample::stream(seed, "markov");
+        for _ in 0..contexts {
+            chain.next.extend(distinct(&mut rng, vocab_size, branching).into_iter().map(|s| s as u32));
+            let weights: Vec<f64> = (0..branching).map(|_| Exp1.sample(&mut rng)).collect();
+            let total: f64 = weights.iter().sum();
+            chain.probability.extend(weights.into_iter().map(|w| w / total));
+        }
+        chain.stationary = chain.find_stationary(contexts);
+        chain.cumulative = running_sum(&chain.stationary);
+        Ok(chain)
+    }
+
+    pub(super) fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// Mean entropy of a target given all tokens before it, for stationary sequences of `time + 1`
+    /// tokens. From the `order`-th target on that is the entropy rate; the earlier ones together have
+    /// the entropy of a context less that of its first symbol.
+    pub(super) fn floor(&self, time: usize) -> f64 {
+        let mut first = vec![0.0; self.vocab_size];
+        let oldest = self.stationary.len() / self.vocab_size;
+        self.stationary.iter().enumerate().for_each(|(context, p)| first[context / oldest] += p);
+        let early = entropy(&self.stationary) - entropy(&first);
+        let full = time + 1 - self.order;
+        (early + full as f64 * self.entropy_rate()) / time as f64
+    }
+
+    pub(super) fn sequence(&self, rng: &mut ChaCha8Rng) -> Vec<i32> {
+        let uniform = |rng: &mut ChaCha8Rng| -> f64 { StandardUniform.sample(rng) };
+        let start = uniform(rng) * self.cumulative.last().copied().unwrap_or(1.0);
+        let mut context = self.cumulative.partition_point(|&c| c <= start).min(self.stationary.len() - 1);
+        let mut tokens: Vec<i32> =
+            (0..self.order).rev().map(|i| (context / self.vocab_size.pow(i as u32) % self.vocab_size) as i32).collect();
+        while tokens.len() <= self.time {
+            let mut u = uniform(rng);
+            let (next, probability) = self.row(context);
+            let mut choice = self.branching - 1;
+            for (i, p) in probability.iter().enumerate() {
+                if u < *p {
+                    choice = i;
+                    break;
+                }
+                u -= p;
+            }
+            tokens.push(next[choice] as i32);
+            context = self.follow(context, next[choice]);
+        }
+        tokens
+    }
+
+    fn row(&self, context: usize) -> (&[u32], &[f64]) {
+        let at = context * self.branching..(context + 1) * self.branching;
+        (&self.next[at.clone()], &self.probability[at])
+    }
+
+    fn follow(&self, context: usize, symbol: u32) -> usize {
+        (context * self.vocab_size + symbol as usize) % (self.next.len() / self.branching)
+    }
+
+    fn entropy_rate(&self) -> f64 {
+        self.stationary.iter().enumerate().map(|(context, p)| p * entropy(self.row(context).1)).sum()
+    }
+
+    /// Power iteration with half a step, which also settles where the chain is periodic.
+    fn find_stationary(&self, contexts: usize) -> Vec<f64> {
+        let mut p = vec![1.0 / contexts as f64; contexts];
+        for _ in 0..10_000 {
+            let mut q: Vec<f64> = p.iter().map(|x| x / 2.0).collect();
+            for (context, mass) in p.iter().enumerate() {
+                let (next, probability) = self.row(context);
+                for (&symbol, share) in next.iter().zip(probability) {
+                    q[self.follow(context, symbol)] += mass * share / 2.0;
+                }
+            }
+            let change: f64 = p.iter().zip(&q).map(|(a, b)| (a - b).abs()).sum();
+            p = q;
+            if change < 1e-13 {
+                break;
+            }
+        }
+        p
+    }
+}
+
+fn running_sum(p: &[f64]) -> Vec<f64> {
+    p.iter()
+        .scan(0.0, |sum, x| {
+            *sum += x;
+            Some(*sum)
+        })
+        .collect()
+}
+
+fn entropy(p: &[f64]) -> f64 {
+    p.iter().filter(|&&x| x > 0.0).map(|x| -x * x.ln()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_is_the_loss_of_the_chain_itself() {
+        for (order, branching) in [(1, 3), (2, 3), (3, 2)] {
+            let time = 24;
+            let chain = Chain::new(5, order, branching, 7, time).unwrap();
+            let mut rng = sample::stream(1, "test");
+            let sequences: Vec<Vec<i32>> = (0..20_000).map(|_| chain.sequence(&mut rng)).collect();
+            // -log p of every target whose context is complete, measured on samples
+            let (mut sum, mut count) = (0.0, 0usize);
+            for sequence in &sequences {
+                for i in order..=time {
+                    let context = sequence[i - order..i].iter().fold(0, |c, &t| c * 5 + t as usize);
+                    let (next, probability) = chain.row(context);
+                    let at = next.iter().position(|&s| s as i32 == sequence[i]).expect("a possible symbol");
+                    sum -= probability[at].ln();
+                    count += 1;
+                }
+            }
+            let rate = sum / count as f64;
+            assert!((rate - chain.entropy_rate()).abs() < 0.01, "{rate} is not {}", chain.entropy_rate());
+            if order == 1 {
+                assert!((chain.floor(time) - chain.entropy_rate()).abs() < 1e-12);
+            } else {
+                assert!(chain.floor(time) > chain.entropy_rate());
+            }
+        }
+    }
+
+    #[test]
+    fn early_targets_cost_what_their_short_context_leaves_open() {
+        // With time = order - 1 + 1 the floor mixes H(context) - H(first symbol) and one full step.
+        let chain = Chain::new(4, 2, 2, 3, 2).unwrap();
+        let mut first = [0.0; 4];
+        chain.stationary.iter().enumerate().for_each(|(c, p)| first[c / 4] += p);
+        let second_given_first = entropy(&chain.stationary) - entropy(&first);
+        let want = (second_given_first + chain.entropy_rate()) / 2.0;
+        assert!((chain.floor(2) - want).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_distribution_is_stationary() {
+        let chain = Chain::new(6, 2, 3, 1, 8).unwrap();
+        let mut next = vec![0.0; 36];
+        for (context, mass) in chain.stationary.iter().enumerate() {
+            let (symbols, probability) = chain.row(context);
+            for (&symbol, share) in symbols.iter().zip(probability) {
+                next[chain.follow(context, symbol)] += mass * share;
+            }
+        }
+        assert!(chain.stationary.iter().zip(&next).all(|(a, b)| (a - b).abs() < 1e-12));
+        assert!((chain.stationary.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_are_named() {
+        let problem = |v, o, b, t| Chain::new(v, o, b, 1, t).unwrap_err().to_string();
+        assert!(problem(1, 1, 1, 8).contains("data.vocab_size"));
+        assert!(problem(8, 1, 9, 8).contains("data.branching"));
+        assert!(problem(8, 9, 2, 8).contains("data.order"));
+        assert!(problem(1000, 3, 2, 8).contains("1000^3"));
+    }
+}

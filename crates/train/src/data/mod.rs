@@ -1,0 +1,313 @@
+//! Data: synthetic tasks whose best possible loss is known, and text.
+//!
+//! A batch is a pure function of (seed, split, step, row): the same on every backend, after a resume,
+//! and however a step is cut into micro-batches.
+
+mod copy;
+mod markov;
+mod recall;
+mod text;
+mod tokenizer;
+
+use crate::Error;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::path::PathBuf;
+use unitgain_init::sample;
+
+pub use text::TextTokens;
+pub use tokenizer::Tokenizer;
+
+/// What a model is trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "task", rename_all = "snake_case", deny_unknown_fields)]
+pub enum DataConfig {
+    /// A Markov chain of order `order`: after any `order` symbols, `branching` of the `vocab_size`
+    /// symbols can follow, with probabilities drawn once from a flat Dirichlet distribution. The floor
+    /// is its exact entropy rate.
+    Markov {
+        /// Number of symbols. Default 32.
+        #[serde(default = "markov::vocab_size")]
+        vocab_size: usize,
+        /// Number of symbols that decide the next. Default 2.
+        #[serde(default = "markov::order")]
+        order: usize,
+        /// Number of symbols that can follow. Default 4.
+        #[serde(default = "markov::branching")]
+        branching: usize,
+        /// Seed of the chain, which is the task and not the sample. Default 1.
+        #[serde(default = "one")]
+        seed: u64,
+    },
+    /// Associative recall (arXiv:2312.04927): `pairs` of a key and a value, then keys of which the
+    /// model must give the value. The loss is that of the answers; the floor is 0.
+    Recall {
+        /// Number of keys; values are as many other symbols. Default 32.
+        #[serde(default = "recall::keys")]
+        keys: usize,
+        /// Number of pairs before the first question. Default 8.
+        #[serde(default = "recall::pairs")]
+        pairs: usize,
+    },
+    /// Random symbols, a separator, and the same symbols again. The loss is that of the repetition;
+    /// the floor is 0.
+    Copy {
+        /// Number of symbols; the separator is one more token. Default 32.
+        #[serde(default = "copy::symbols")]
+        symbols: usize,
+    },
+    /// A text file: the first 90 % are for training, the rest for evaluation. The floor is unknown.
+    Text {
+        /// The file, relative to the folder the command runs in.
+        path: PathBuf,
+        /// Default `byte`.
+        #[serde(default)]
+        tokenizer: TokenizerKind,
+    },
+}
+
+/// How text becomes tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenizerKind {
+    /// One token a byte: 256 of them.
+    #[default]
+    Byte,
+    /// One token for each character that occurs in the file, in the order of their code points.
+    Char,
+}
+
+fn one() -> u64 {
+    1
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self::Markov {
+            vocab_size: markov::vocab_size(),
+            order: markov::order(),
+            branching: markov::branching(),
+            seed: one(),
+        }
+    }
+}
+
+/// Name, floor and source of every task, as `unitgain configs` prints them.
+pub const TASKS: [(&str, &str, &str); 4] = [
+    ("markov", "order-k chain, sparse transitions; floor: exact entropy rate", "this project"),
+    ("recall", "key-value pairs, then questions; floor 0", "arXiv:2312.04927"),
+    ("copy", "symbols, separator, the symbols again; floor 0", "arXiv:1410.5401 section 4.1"),
+    ("text", "a file by bytes or characters, 90/10 split; no floor", "nanoGPT (char)"),
+];
+
+/// Which part of the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// What the model learns from.
+    Train,
+    /// What it has not seen.
+    Eval,
+}
+
+impl Split {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Eval => "eval",
+        }
+    }
+}
+
+/// Sequences of tokens and what follows each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// Number of sequences.
+    pub rows: usize,
+    /// Tokens of each.
+    pub time: usize,
+    /// Inputs, row by row.
+    pub tokens: Vec<i32>,
+    /// The token after each input.
+    pub targets: Vec<i32>,
+    /// 1 where the model is asked, 0 elsewhere; None where it is asked everywhere.
+    pub weights: Option<Vec<f32>>,
+}
+
+impl Batch {
+    /// Inputs and targets, `[rows, time]` each.
+    pub fn tensors(&self, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
+        let tensor =
+            |values: &Vec<i32>| Tensor::from_data(TensorData::new(values.clone(), [self.rows, self.time]), device);
+        (tensor(&self.tokens), tensor(&self.targets))
+    }
+
+    /// Weights, `[rows, time]`.
+    pub fn weights(&self, device: &Device) -> Option<Tensor<2>> {
+        self.weights.as_ref().map(|w| Tensor::from_data(TensorData::new(w.clone(), [self.rows, self.time]), device))
+    }
+}
+
+/// Data that is ready to be drawn from.
+#[derive(Clone, Debug)]
+pub struct Task {
+    source: Source,
+    time: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Markov(markov::Chain),
+    Recall(recall::Recall),
+    Copy(copy::Copy),
+    Text(TextTokens),
+}
+
+impl DataConfig {
+    /// Prepares sequences of `time` tokens: draws the chain, or reads the file.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for settings that do not fit, [`Error::Data`] for a file that is missing,
+    /// empty, too short, or not UTF-8 (`char`).
+    pub fn load(&self, time: usize) -> Result<Task, Error> {
+        let source = match self {
+            Self::Markov { vocab_size, order, branching, seed } => {
+                Source::Markov(markov::Chain::new(*vocab_size, *order, *branching, *seed, time)?)
+            }
+            Self::Recall { keys, pairs } => Source::Recall(recall::Recall::new(*keys, *pairs, time)?),
+            Self::Copy { symbols } => Source::Copy(copy::Copy::new(*symbols, time)?),
+            Self::Text { path, tokenizer } => Source::Text(TextTokens::read(path, *tokenizer, time)?),
+        };
+        Ok(Task { source, time })
+    }
+}
+
+impl Task {
+    /// Number of token ids.
+    pub fn vocab_size(&self) -> usize {
+        match &self.source {
+            Source::Markov(chain) => chain.vocab_size(),
+            Source::Recall(recall) => recall.vocab_size(),
+            Source::Copy(copy) => copy.vocab_size(),
+            Source::Text(text) => text.tokenizer().vocab_size(),
+        }
+    }
+
+    /// The least mean loss that any model can have on these sequences, in nats per asked token.
+    pub fn floor(&self) -> Option<f64> {
+        match &self.source {
+            Source::Markov(chain) => Some(chain.floor(self.time)),
+            Source::Recall(_) | Source::Copy(_) => Some(0.0),
+            Source::Text(_) => None,
+        }
+    }
+
+    /// How tokens are written.
+    pub fn tokenizer(&self) -> Tokenizer {
+        match &self.source {
+            Source::Markov(_) | Source::Recall(_) | Source::Copy(_) => Tokenizer::Symbols(self.vocab_size()),
+            Source::Text(text) => text.tokenizer().clone(),
+        }
+    }
+
+    /// A number that differs where the data do, so that a run is not resumed on other data.
+    pub fn fingerprint(&self) -> u64 {
+        match &self.source {
+            Source::Markov(_) | Source::Recall(_) | Source::Copy(_) => 0,
+            Source::Text(text) => text.fingerprint(),
+        }
+    }
+
+    /// The sequences `rows` of a step.
+    pub fn batch(&self, seed: u64, split: Split, step: usize, rows: Range<usize>) -> Batch {
+        let time = self.time;
+        let mut batch = Batch { rows: rows.len(), time, tokens: Vec::new(), targets: Vec::new(), weights: None };
+        for row in rows.clone() {
+            let mut rng = sample::stream(seed, &format!("data/{}/{step}/{row}", split.name()));
+            let sequence = self.sequence(&mut rng, split);
+            batch.tokens.extend_from_slice(&sequence[..time]);
+            batch.targets.extend_from_slice(&sequence[1..]);
+        }
+        let asked = match &self.source {
+            Source::Markov(_) | Source::Text(_) => None,
+            Source::Recall(recall) => Some(recall.asked()),
+            Source::Copy(copy) => Some(copy.asked()),
+        };
+        batch.weights = asked.map(|asked| asked.repeat(rows.len()));
+        batch
+    }
+
+    /// One more token than the model sees.
+    fn sequence(&self, rng: &mut ChaCha8Rng, split: Split) -> Vec<i32> {
+        match &self.source {
+            Source::Markov(chain) => chain.sequence(rng),
+            Source::Recall(recall) => recall.sequence(rng),
+            Source::Copy(copy) => copy.sequence(rng),
+            Source::Text(text) => text.sequence(rng, split),
+        }
+    }
+}
+
+/// A whole number below `n`.
+fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
+    use rand_chacha::rand_core::Rng;
+    // The product's high half is uniform to within n / 2^64.
+    ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
+}
+
+/// `k` different whole numbers below `n`, in random order.
+fn distinct(rng: &mut ChaCha8Rng, n: usize, k: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..n).collect();
+    for i in 0..k {
+        let j = i + below(rng, n - i);
+        all.swap(i, j);
+    }
+    all.truncate(k);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tasks() -> Vec<Task> {
+        let recall = DataConfig::Recall { keys: 16, pairs: 4 };
+        let copy = DataConfig::Copy { symbols: 8 };
+        [DataConfig::default(), recall, copy].iter().map(|data| data.load(16).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_batch_is_a_function_of_seed_split_step_and_row() {
+        for task in tasks() {
+            let batch = task.batch(1, Split::Train, 5, 0..4);
+            assert_eq!(batch, task.batch(1, Split::Train, 5, 0..4));
+            assert_ne!(batch.tokens, task.batch(2, Split::Train, 5, 0..4).tokens);
+            assert_ne!(batch.tokens, task.batch(1, Split::Train, 6, 0..4).tokens);
+            assert_ne!(batch.tokens, task.batch(1, Split::Eval, 5, 0..4).tokens);
+            let (a, b) = (task.batch(1, Split::Train, 5, 0..2), task.batch(1, Split::Train, 5, 2..4));
+            assert_eq!(batch.tokens, [a.tokens, b.tokens].concat());
+        }
+    }
+
+    #[test]
+    fn tokens_are_in_the_vocabulary_and_targets_follow_them() {
+        for task in tasks() {
+            let batch = task.batch(1, Split::Train, 0, 0..8);
+            assert!(batch.tokens.iter().chain(&batch.targets).all(|&t| (0..task.vocab_size() as i32).contains(&t)));
+            for row in 0..batch.rows {
+                let at = row * batch.time;
+                assert_eq!(batch.tokens[at + 1..at + batch.time], batch.targets[at..at + batch.time - 1]);
+            }
+        }
+    }
+
+    #[test]
+    fn every_task_is_listed_under_its_own_name() {
+        for (name, ..) in TASKS {
+            let json = format!("{{\"task\":\"{name}\",\"path\":\"x\"}}");
+            let error = serde_json::from_str::<DataConfig>(&json).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(error.is_empty() || error.contains("`path`"), "{error}");
+        }
+    }
+}

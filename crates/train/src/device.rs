@@ -1,0 +1,91 @@
+//! Devices by name.
+
+use crate::Error;
+use burn::tensor::Device;
+
+/// Backends, whether each is compiled in, and whether it takes an index.
+const BACKENDS: [(&str, bool, bool); 5] = [
+    ("flex", cfg!(feature = "flex"), false),
+    ("ndarray", cfg!(feature = "ndarray"), false),
+    ("wgpu", cfg!(feature = "wgpu"), true),
+    ("vulkan", cfg!(feature = "vulkan"), true),
+    ("cuda", cfg!(feature = "cuda"), true),
+];
+
+/// Names of the backends that this build has.
+pub fn compiled() -> Vec<&'static str> {
+    BACKENDS.iter().filter(|(_, compiled, _)| *compiled).map(|(name, ..)| *name).collect()
+}
+
+/// The plain (not autodiff) device of `name`: a backend, or `backend:index` for the GPU backends
+/// (`wgpu:1` is the second discrete GPU).
+///
+/// burn's own default depends on what is compiled in, and panics without an adapter; a device here
+/// always comes by name.
+///
+/// # Errors
+/// [`Error::Device`] for an unknown backend, one that is not compiled in, or a bad index.
+pub fn from_name(name: &str) -> Result<Device, Error> {
+    let error = |problem: String| Error::Device { name: name.into(), problem };
+    let (backend, index) = match name.split_once(':') {
+        Some((backend, index)) => {
+            let index: usize =
+                index.parse().map_err(|_| error(format!("{index:?} is not a device index; write e.g. cuda:0")))?;
+            (backend, Some(index))
+        }
+        None => (name, None),
+    };
+    let Some((_, is_compiled, indexed)) = BACKENDS.iter().find(|(known, ..)| *known == backend) else {
+        let known: Vec<_> = BACKENDS.iter().map(|(name, ..)| *name).collect();
+        return Err(error(format!("unknown backend. Known: {}", known.join(", "))));
+    };
+    if !is_compiled {
+        return Err(error(format!(
+            "not compiled in. Build with `--features {backend}`; this build has: {}",
+            compiled().join(", ")
+        )));
+    }
+    if index.is_some() && !indexed {
+        return Err(error(format!("{backend} has one device and takes no index; write {backend:?}")));
+    }
+    create(backend, index).ok_or_else(|| error("not compiled in".into()))
+}
+
+/// Whether tensors of the device live in the memory of the host and its operations run on rayon.
+pub fn is_host(name: &str) -> bool {
+    matches!(name, "flex" | "ndarray")
+}
+
+#[allow(unused_variables, deprecated)]
+fn create(backend: &str, index: Option<usize>) -> Option<Device> {
+    #[cfg(any(feature = "wgpu", feature = "vulkan"))]
+    let kind = index.map_or(burn::tensor::DeviceKind::DefaultDevice, burn::tensor::DeviceKind::DiscreteGpu);
+    match backend {
+        #[cfg(feature = "flex")]
+        "flex" => Some(Device::flex()),
+        #[cfg(feature = "ndarray")]
+        "ndarray" => Some(Device::ndarray()),
+        #[cfg(feature = "wgpu")]
+        "wgpu" => Some(Device::wgpu(kind)),
+        #[cfg(feature = "vulkan")]
+        "vulkan" => Some(Device::vulkan(kind)),
+        #[cfg(feature = "cuda")]
+        "cuda" => Some(Device::cuda(index.unwrap_or(0))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_name_says_what_is_allowed() {
+        let problem = |name| from_name(name).unwrap_err().to_string();
+        assert!(problem("gpu").contains("Known: flex, ndarray, wgpu, vulkan, cuda"));
+        assert!(problem("flex:1").contains("takes no index"));
+        assert!(problem("cuda:x").contains("not a device index"));
+        #[cfg(not(feature = "cuda"))]
+        assert!(problem("cuda:0").contains("--features cuda"));
+    }
+}

@@ -1,0 +1,81 @@
+use std::path::{Path, PathBuf};
+use unitgain_model::ModelError;
+
+/// What a user can do wrong, and what a machine can refuse. Each is one message that names the thing,
+/// its value, what is allowed and how to fix it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration, or a `--set`, is not valid.
+    #[error("{origin}: {key}: {problem}")]
+    Config {
+        /// The file, or `--set`.
+        origin: String,
+        /// The key, with its path.
+        key: String,
+        /// What is wrong, what is allowed, how to fix it.
+        problem: String,
+    },
+    /// The file is not TOML.
+    #[error("{origin} is not valid TOML: {problem}")]
+    Syntax {
+        /// The file.
+        origin: String,
+        /// The parser's message, with line and column.
+        problem: String,
+    },
+    /// The model's configuration is not valid.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The data cannot be used.
+    #[error("data: {0}")]
+    Data(String),
+    /// The backend cannot be used.
+    #[error("backend = {name:?}: {problem}")]
+    Device {
+        /// The name that was given.
+        name: String,
+        /// What is wrong and how to fix it.
+        problem: String,
+    },
+    /// A checkpoint cannot be used.
+    #[error("checkpoint {}: {problem}", path.display())]
+    Checkpoint {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the tensors named.
+        problem: String,
+    },
+    /// A run folder cannot be used.
+    #[error("run folder {}: {problem}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong and how to fix it.
+        problem: String,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// What was asked of `generate` is not possible.
+    #[error("generate: {0}")]
+    Generate(String),
+}
+
+impl Error {
+    /// For `map_err` on an operation on a file.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::Io { action, path, source }
+    }
+
+    pub(crate) fn config(key: &str, problem: impl Into<String>) -> Self {
+        Self::Config { origin: "configuration".into(), key: key.into(), problem: problem.into() }
+    }
+}

@@ -1,0 +1,73 @@
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+
+/// The gradient of every parameter, flattened, in the order of the [`ParamTable`](unitgain_model::ParamTable).
+/// They are plain tensors: no graph hangs on them.
+#[derive(Clone, Debug)]
+pub struct Gradients(Vec<Option<Tensor<1>>>);
+
+impl Gradients {
+    /// Runs the backward pass from `loss`, of shape `[1]`, and takes the gradients out of the graph.
+    pub fn backward<M: Module>(loss: &Tensor<1>, model: &M) -> Self {
+        struct Collect {
+            graph: burn::tensor::Gradients,
+            flat: Vec<Option<Tensor<1>>>,
+        }
+        impl ModuleVisitor for Collect {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let gradient = param.val().grad_remove(&mut self.graph);
+                self.flat.push(gradient.map(|g| {
+                    let n = g.shape().num_elements();
+                    g.reshape([n])
+                }));
+            }
+        }
+        let mut collect = Collect { graph: loss.backward(), flat: Vec::new() };
+        model.visit(&mut collect);
+        Self(collect.flat)
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let sum = |pair| match pair {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        Self(self.0.into_iter().zip(other.0).map(sum).collect())
+    }
+
+    /// Sum of squares of each gradient, of shape `[parameters]`; 0 where there is none. It stays on
+    /// the device.
+    pub fn squares(&self, device: &Device) -> Tensor<1> {
+        let square = |g: &Option<Tensor<1>>| match g {
+            Some(g) => g.clone().square().sum(),
+            None => Tensor::zeros([1], device),
+        };
+        Tensor::cat(self.0.iter().map(square).collect(), 0)
+    }
+
+    /// The gradient of parameter `index`, once.
+    pub(crate) fn take(&mut self, index: usize) -> Option<Tensor<1>> {
+        self.0[index].take()
+    }
+
+    /// The gradients in the order of the table.
+    pub fn iter(&self) -> impl Iterator<Item = Option<&Tensor<1>>> {
+        self.0.iter().map(Option::as_ref)
+    }
+}
+
+/// `min(1, clip / (norm + 1e-6))` with the norm of all gradients together, of shape `[1]`: one factor
+/// for every weight, so that the direction stays. It is computed on the device, without a read.
+pub(crate) fn clip_coefficient(squares: Tensor<1>, clip: f64) -> Tensor<1> {
+    ((squares.sum().sqrt() + CLIP_EPS).recip() * clip).clamp_max(1.0)
+}
+
+/// [`clip_coefficient`] of a norm on the host.
+pub(crate) fn host_clip_coefficient(norm: f32, clip: f64) -> f32 {
+    if clip > 0.0 { (clip as f32 / (norm + CLIP_EPS)).min(1.0) } else { 1.0 }
+}
+
+/// As in PyTorch's `clip_grad_norm_`: no division by zero.
+const CLIP_EPS: f32 = 1e-6;

@@ -1,0 +1,38 @@
+//! Runs: one TOML file in, one folder out.
+//!
+//! A [`RunConfig`] names the model, the data, the optimizer and the schedule; [`train`] turns it into
+//! a run folder that holds the resolved configuration, one JSON record per logged step, checkpoints
+//! and a summary. The parts work alone too: [`Trainer`] is the step, [`Task`] the data,
+//! [`Optimizer`] the update.
+//!
+//! This is the only crate that knows files, clocks and devices. It never prints: it reports
+//! [`Event`]s to its caller and uses `tracing`.
+
+pub mod checkpoint;
+pub mod config;
+pub mod data;
+pub mod device;
+mod error;
+mod files;
+pub mod generate;
+mod gradients;
+pub mod metrics;
+pub mod optim;
+mod run;
+pub mod schedule;
+mod step;
+
+pub use config::RunConfig;
+pub use data::{Batch, DataConfig, Split, Task};
+pub use error::Error;
+pub use gradients::Gradients;
+pub use metrics::{Record, Summary};
+pub use optim::{Optimizer, OptimizerConfig};
+pub use run::{Event, Start, train};
+pub use schedule::ScheduleConfig;
+pub use step::{HostRow, Row, Trainer, read_rows};
+
+/// Version of this crate.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Version of burn that it is built on.
+pub const BURN_VERSION: &str = "0.22.1";

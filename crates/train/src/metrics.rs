@@ -1,0 +1,169 @@
+//! What a run writes down. `docs/metrics.md` is the public description of the format.
+
+use crate::gradients::host_clip_coefficient;
+use crate::step::HostRow;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use unitgain_model::{ParamTable, Role};
+
+/// Version of the format of [`Record`] and [`Summary`]. A change of meaning or the loss of a field
+/// raises it; new fields do not.
+pub const FORMAT: u32 = 1;
+
+/// One line of `metrics.jsonl`: one logged step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The step, from 1. Everything is measured before its update, but the evaluation, which is after.
+    pub step: usize,
+    /// Tokens seen, this step's included.
+    pub tokens: usize,
+    /// Mean loss of the step's batch, nats per asked token.
+    pub loss: f32,
+    /// Scheduled learning rate, before the factors of each weight.
+    pub lr: f64,
+    /// Training speed since the last record, without evaluations and checkpoints.
+    pub tokens_per_second: f64,
+    /// Norm of all gradients together, before the clip.
+    pub grad_norm: f32,
+    /// The same after the clip.
+    pub grad_norm_clipped: f32,
+    /// Norm of the gradients of each block, before the clip.
+    pub grad_norm_block: Vec<f32>,
+    /// Norm of the gradients of each role that the model has, before the clip.
+    pub grad_norm_role: BTreeMap<String, f32>,
+    /// Root mean square of the stream after each block.
+    pub stream_rms: Vec<f32>,
+    /// Mean loss on the held-out split. On evaluation steps only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_loss: Option<f32>,
+    /// Least possible loss of the task. On evaluation steps, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<f64>,
+    /// `eval_loss - floor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excess: Option<f64>,
+}
+
+/// Where a step is, for its record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At {
+    pub(crate) step: usize,
+    pub(crate) tokens: usize,
+    pub(crate) lr: f64,
+    pub(crate) tokens_per_second: f64,
+    pub(crate) clip: f64,
+}
+
+impl Record {
+    pub(crate) fn new(at: At, row: &HostRow, table: &ParamTable, blocks: usize) -> Self {
+        let grad_norm = row.grad_norm();
+        let mut block = vec![0.0f32; blocks];
+        let mut role = BTreeMap::<Role, f32>::new();
+        for (entry, square) in table.iter().zip(&row.squares) {
+            if let Some(index) = entry.block {
+                block[index] += square;
+            }
+            *role.entry(entry.role()).or_default() += square;
+        }
+        Self {
+            step: at.step,
+            tokens: at.tokens,
+            loss: row.loss,
+            lr: at.lr,
+            tokens_per_second: at.tokens_per_second.round(),
+            grad_norm,
+            grad_norm_clipped: grad_norm * host_clip_coefficient(grad_norm, at.clip),
+            grad_norm_block: block.into_iter().map(f32::sqrt).collect(),
+            grad_norm_role: role.into_iter().map(|(role, square)| (role.name().into(), square.sqrt())).collect(),
+            stream_rms: row.stream_rms.clone(),
+            eval_loss: None,
+            floor: None,
+            excess: None,
+        }
+    }
+
+    pub(crate) fn with_evaluation(mut self, loss: f32, floor: Option<f64>) -> Self {
+        self.eval_loss = Some(loss);
+        self.floor = floor;
+        self.excess = floor.map(|floor| f64::from(loss) - floor);
+        self
+    }
+}
+
+/// How a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// It is going on, or was killed.
+    Running,
+    /// It made all its steps.
+    Finished,
+    /// A loss or gradient was not finite.
+    Diverged,
+}
+
+/// `summary.json`: the run in one object.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Version of the format.
+    pub format: u32,
+    /// How the run stands.
+    pub status: Status,
+    /// Why it diverged: the step and the first layer whose gradient is not finite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Steps made.
+    pub step: usize,
+    /// Steps asked for.
+    pub steps: usize,
+    /// Tokens seen.
+    pub tokens: usize,
+    /// Number of trainable elements.
+    pub parameters: usize,
+    /// Loss of the last recorded step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f32>,
+    /// Last evaluation loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_loss: Option<f32>,
+    /// Best evaluation loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_eval_loss: Option<f32>,
+    /// Least possible loss of the task, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<f64>,
+    /// Last evaluation loss above the floor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excess: Option<f64>,
+    /// Where the time of this process went, in seconds.
+    pub seconds: Seconds,
+    /// Largest memory of this process, in bytes, where the system says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
+}
+
+/// Times in seconds. On an asynchronous device the parts of the step are the times to enqueue it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seconds {
+    /// All of it.
+    pub total: f64,
+    /// Forward passes of training.
+    pub forward: f64,
+    /// Backward passes.
+    pub backward: f64,
+    /// Norms, clip and update.
+    pub optimizer: f64,
+    /// Reading from the device and writing records.
+    pub logging: f64,
+    /// Evaluations.
+    pub evaluation: f64,
+    /// Checkpoints.
+    pub checkpoint: f64,
+}
+
+/// Largest resident set of this process so far, in bytes; None where there is no `/proc`.
+pub fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}

@@ -1,0 +1,380 @@
+use crate::checkpoint::{self, Checkpoint, Position};
+use crate::files::write_atomically;
+use crate::metrics::{At, FORMAT, Seconds, Status, peak_memory};
+use crate::step::{HostRow, Row, read_rows};
+use crate::{Error, Record, RunConfig, Split, Summary, Task, Trainer, device};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How a run begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// In a folder that does not exist yet, or is empty.
+    New,
+    /// In a folder whose earlier run is removed first.
+    Replace,
+    /// From the newest checkpoint in the folder.
+    Resume,
+}
+
+/// What a run tells its caller.
+#[derive(Clone, Debug)]
+pub enum Event<'a> {
+    /// Everything is ready; the first step follows.
+    Started {
+        /// Resolved.
+        config: &'a RunConfig,
+        /// Number of trainable elements.
+        parameters: usize,
+        /// Least possible loss, where it is known.
+        floor: Option<f64>,
+        /// Steps that an earlier process made.
+        step: usize,
+    },
+    /// A step was made.
+    Step(usize),
+    /// A record was written.
+    Recorded(&'a Record),
+    /// A checkpoint of this step was written.
+    Saved(usize),
+}
+
+/// Trains a model and writes `config.toml`, `metrics.jsonl`, `checkpoints/` and `summary.json` into
+/// `folder`. Nothing is written before everything that can be checked was checked.
+///
+/// A run that diverges is not an error: its summary says so, and what it had is kept.
+///
+/// # Errors
+/// Any [`Error`]; what was complete on the disk stays.
+pub fn train(
+    config: &RunConfig,
+    folder: &Path,
+    start: Start,
+    on_event: &mut (dyn FnMut(Event<'_>) + Send),
+) -> Result<Summary, Error> {
+    let mut run = || Run::open(config, folder, start)?.go(on_event);
+    if device::is_host(&config.backend) {
+        // From outside, every parallel operation would block this thread and wake all workers; from
+        // inside, it is one of them.
+        rayon::scope(|_| run())
+    } else {
+        run()
+    }
+}
+
+struct Run {
+    config: RunConfig,
+    folder: PathBuf,
+    task: Task,
+    trainer: Trainer,
+    position: Position,
+    metrics: File,
+    /// Rows that are still on the device, with their steps.
+    pending: Vec<(usize, Row)>,
+    summary: Summary,
+    seconds: Seconds,
+    started: Instant,
+    /// Training time and tokens since the last record.
+    since_record: (Duration, usize),
+}
+
+impl Run {
+    fn open(config: &RunConfig, folder: &Path, start: Start) -> Result<Self, Error> {
+        let (config, task) = config.prepare()?;
+        for rule in config.model.warnings()? {
+            tracing::warn!("{}: {}. {}", rule.pair, rule.reason, rule.fix);
+        }
+        let device = device::from_name(&config.backend)?;
+        let mut trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?;
+        let mut position = Position {
+            step: 0,
+            tokens: 0,
+            best_eval_loss: None,
+            fingerprint: task.fingerprint(),
+            tokenizer: task.tokenizer(),
+        };
+        match start {
+            Start::New | Start::Replace => clear(folder, start)?,
+            Start::Resume => {
+                let checkpoint = Checkpoint::newest(folder)?;
+                check_same_run(&checkpoint, &config, &position, folder)?;
+                trainer = checkpoint.load(trainer)?;
+                position = checkpoint.position;
+                keep_records(&folder.join("metrics.jsonl"), position.step)?;
+            }
+        }
+        let checkpoints = folder.join("checkpoints");
+        fs::create_dir_all(&checkpoints).map_err(Error::io("create", &checkpoints))?;
+        write_atomically(&folder.join("config.toml"), config.to_toml().as_bytes())?;
+        let path = folder.join("metrics.jsonl");
+        let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("open", &path))?;
+        let summary = Summary {
+            format: FORMAT,
+            status: Status::Running,
+            message: None,
+            step: position.step,
+            steps: config.train.steps,
+            tokens: position.tokens,
+            parameters: trainer.table.elements(),
+            loss: None,
+            eval_loss: None,
+            best_eval_loss: position.best_eval_loss,
+            floor: task.floor(),
+            excess: None,
+            seconds: Seconds::default(),
+            peak_memory: None,
+        };
+        let run = Self {
+            config,
+            folder: folder.to_path_buf(),
+            task,
+            trainer,
+            position,
+            metrics,
+            pending: Vec::new(),
+            summary,
+            seconds: Seconds::default(),
+            started: Instant::now(),
+            since_record: (Duration::ZERO, 0),
+        };
+        run.write_summary()?;
+        Ok(run)
+    }
+
+    fn go(mut self, on_event: &mut (dyn FnMut(Event<'_>) + Send)) -> Result<Summary, Error> {
+        on_event(Event::Started {
+            config: &self.config,
+            parameters: self.summary.parameters,
+            floor: self.summary.floor,
+            step: self.position.step,
+        });
+        let steps = self.config.train.steps;
+        for step in self.position.step + 1..=steps {
+            let due = |every: usize| step == steps || (every > 0 && step.is_multiple_of(every));
+            let (evaluate, save) = (due(self.config.eval.every), due(self.config.checkpoint.every));
+            let record = step == 1 || evaluate || due(self.config.log.every);
+
+            self = self.step(step, record);
+            on_event(Event::Step(step));
+            if !(record || save) {
+                continue;
+            }
+            let row = match self.read_pending()? {
+                Ok(row) => row,
+                Err(message) => return self.diverged(message),
+            };
+            if record {
+                let written = self.record(step, &row, evaluate)?;
+                on_event(Event::Recorded(&written));
+            }
+            if save {
+                self.save()?;
+                on_event(Event::Saved(step));
+            }
+        }
+        self.summary.status = Status::Finished;
+        self.write_summary()?;
+        Ok(self.summary)
+    }
+
+    fn step(mut self, step: usize, observe: bool) -> Self {
+        let started = Instant::now();
+        let train = self.config.train;
+        let batches: Vec<_> = (0..train.accumulate)
+            .map(|micro| {
+                let rows = micro * train.batch_size..(micro + 1) * train.batch_size;
+                self.task.batch(self.config.seed, Split::Train, step, rows)
+            })
+            .collect();
+        let tokens: usize = batches.iter().map(|b| b.rows * b.time).sum();
+        let (trainer, row) = self.trainer.step(&batches, lr(&self.config, step), observe);
+        self.trainer = trainer;
+        self.pending.push((step, row));
+        self.position.step = step;
+        self.position.tokens += tokens;
+        self.since_record.0 += started.elapsed();
+        self.since_record.1 += tokens;
+        self
+    }
+
+    /// Reads what is still on the device and returns the row of the last step, or the message of a
+    /// divergence.
+    fn read_pending(&mut self) -> Result<Result<HostRow, String>, Error> {
+        let started = Instant::now();
+        let (steps, rows): (Vec<usize>, Vec<Row>) = std::mem::take(&mut self.pending).into_iter().unzip();
+        let rows = read_rows(&rows);
+        self.since_record.0 += started.elapsed();
+        self.seconds.logging += started.elapsed().as_secs_f64();
+        for (step, row) in steps.iter().zip(&rows) {
+            let first = row.squares.iter().position(|square| !square.is_finite());
+            if first.is_some() || !row.loss.is_finite() {
+                let layer = match first {
+                    Some(index) => format!(
+                        "the first gradient that is not finite is that of {}",
+                        self.trainer.table.entries()[index].path
+                    ),
+                    None => "its gradients are finite".to_string(),
+                };
+                return Ok(Err(format!("diverged at step {step}: loss {}, {layer}", row.loss)));
+            }
+        }
+        Ok(rows.into_iter().next_back().ok_or_else(|| unreachable!("a step precedes every read")))
+    }
+
+    fn record(&mut self, step: usize, row: &HostRow, evaluate: bool) -> Result<Record, Error> {
+        let (time, tokens) = std::mem::take(&mut self.since_record);
+        let at = At {
+            step,
+            tokens: self.position.tokens,
+            lr: lr(&self.config, step),
+            tokens_per_second: tokens as f64 / time.as_secs_f64().max(1e-9),
+            clip: self.config.train.clip,
+        };
+        let mut record = Record::new(at, row, &self.trainer.table, self.config.model.n_layers);
+        if evaluate {
+            let started = Instant::now();
+            let rows = self.config.train.batch_size;
+            let batches =
+                (0..self.config.eval.batches).map(|i| self.task.batch(self.config.seed, Split::Eval, i, 0..rows));
+            let loss = self.trainer.evaluate(batches);
+            record = record.with_evaluation(loss, self.task.floor());
+            let best = self.position.best_eval_loss.map_or(loss, |best| best.min(loss));
+            self.position.best_eval_loss = Some(best);
+            self.seconds.evaluation += started.elapsed().as_secs_f64();
+        }
+        let started = Instant::now();
+        let mut line =
+            serde_json::to_string(&record).unwrap_or_else(|e| unreachable!("a record is always valid JSON: {e}"));
+        line.push('\n');
+        let path = self.folder.join("metrics.jsonl");
+        self.metrics.write_all(line.as_bytes()).map_err(Error::io("write", &path))?;
+        self.seconds.logging += started.elapsed().as_secs_f64();
+
+        self.summary.loss = Some(record.loss);
+        if record.eval_loss.is_some() {
+            self.summary.eval_loss = record.eval_loss;
+            self.summary.excess = record.excess;
+            self.summary.best_eval_loss = self.position.best_eval_loss;
+        }
+        Ok(record)
+    }
+
+    fn save(&mut self) -> Result<(), Error> {
+        let started = Instant::now();
+        let folder = self.folder.join("checkpoints");
+        checkpoint::save(&folder, &self.trainer, &self.position, &self.config, self.config.checkpoint.keep)?;
+        self.seconds.checkpoint += started.elapsed().as_secs_f64();
+        self.refresh_summary();
+        self.write_summary()
+    }
+
+    fn diverged(mut self, message: String) -> Result<Summary, Error> {
+        tracing::warn!("{message}");
+        self.summary.status = Status::Diverged;
+        self.summary.message = Some(message);
+        self.refresh_summary();
+        self.write_summary()?;
+        Ok(self.summary)
+    }
+
+    fn refresh_summary(&mut self) {
+        let clock = self.trainer.clock;
+        self.summary.step = self.position.step;
+        self.summary.tokens = self.position.tokens;
+        self.summary.peak_memory = peak_memory();
+        self.summary.seconds = Seconds {
+            total: self.started.elapsed().as_secs_f64(),
+            forward: clock.forward.as_secs_f64(),
+            backward: clock.backward.as_secs_f64(),
+            optimizer: clock.optimizer.as_secs_f64(),
+            ..self.seconds
+        };
+    }
+
+    fn write_summary(&self) -> Result<(), Error> {
+        let mut text = serde_json::to_string_pretty(&self.summary)
+            .unwrap_or_else(|e| unreachable!("a summary is always valid JSON: {e}"));
+        text.push('\n');
+        write_atomically(&self.folder.join("summary.json"), text.as_bytes())
+    }
+}
+
+/// The scheduled learning rate of a step, counted from 1.
+fn lr(config: &RunConfig, step: usize) -> f64 {
+    config.optimizer.lr() * config.schedule.factor(step - 1, config.train.steps)
+}
+
+/// Makes room for a new run.
+fn clear(folder: &Path, start: Start) -> Result<(), Error> {
+    let occupied = match fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+        Err(e) => return Err(Error::io("read", folder)(e)),
+    };
+    if occupied && start == Start::New {
+        return Err(Error::Folder {
+            path: folder.to_path_buf(),
+            problem: "is not empty. Use --force to replace the run in it, --resume to go on with it, or --out for another folder".into(),
+        });
+    }
+    for file in ["config.toml", "metrics.jsonl", "summary.json"] {
+        let path = folder.join(file);
+        if path.exists() {
+            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+    }
+    let checkpoints = folder.join("checkpoints");
+    if checkpoints.exists() {
+        fs::remove_dir_all(&checkpoints).map_err(Error::io("remove", &checkpoints))?;
+    }
+    Ok(())
+}
+
+/// Refuses to go on with another run than the one that wrote the checkpoint.
+fn check_same_run(checkpoint: &Checkpoint, config: &RunConfig, here: &Position, folder: &Path) -> Result<(), Error> {
+    let refuse = |problem: String| Err(Error::Folder { path: folder.to_path_buf(), problem });
+    let there = &checkpoint.position;
+    if there.tokenizer != here.tokenizer {
+        return refuse(format!(
+            "was trained with another vocabulary ({} tokens, now {}); give it the data it was started with",
+            there.tokenizer.vocab_size(),
+            here.tokenizer.vocab_size()
+        ));
+    }
+    if there.fingerprint != here.fingerprint {
+        return refuse("was trained on another text; give it the file it was started with".into());
+    }
+    let mut changed = checkpoint.config.differences(config);
+    // A longer or shorter run is the same run as far as it goes, unless its schedule looks ahead.
+    if !config.schedule.depends_on_length() {
+        changed.retain(|key| !key.starts_with("train.steps "));
+    }
+    if !changed.is_empty() {
+        return refuse(format!(
+            "was started with other settings: {}. Resume without changes, or start a new run",
+            changed.join(", ")
+        ));
+    }
+    if there.step >= config.train.steps {
+        return refuse(format!("has already made all its {} steps", there.step));
+    }
+    Ok(())
+}
+
+/// Drops the records after `step`, and a last line that a killed process did not finish.
+fn keep_records(path: &Path, step: usize) -> Result<(), Error> {
+    let text = match fs::read(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(e) => return Err(Error::io("read", path)(e)),
+    };
+    #[derive(serde::Deserialize)]
+    struct OfStep {
+        step: usize,
+    }
+    let is_kept = |line: &&str| serde_json::from_str::<OfStep>(line).is_ok_and(|record| record.step <= step);
+    let kept: String = text.lines().filter(is_kept).map(|line| format!("{line}\n")).collect();
+    write_atomically(path, kept.as_bytes())
+}

@@ -1,0 +1,176 @@
+use crate::data::Batch;
+use crate::gradients::clip_coefficient;
+use crate::{Gradients, Optimizer, OptimizerConfig};
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use std::time::{Duration, Instant};
+use unitgain_init::sample;
+use unitgain_model::{ModelConfig, ModelError, ParamTable, Point, Transformer, cross_entropy};
+
+/// A model with its optimizer: what one step needs.
+#[derive(Debug)]
+pub struct Trainer {
+    /// The model, on the autodiff device.
+    pub model: Transformer,
+    /// Its parameters, with the factors for this optimizer.
+    pub table: ParamTable,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// Largest norm of all gradients together; 0 for no clip.
+    pub clip: f64,
+    seed: u64,
+    dropout: bool,
+    /// The plain device.
+    device: Device,
+    /// Time spent so far, per part.
+    pub(crate) clock: Clock,
+}
+
+/// Where the time goes. On an asynchronous device these are the times to enqueue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Clock {
+    pub(crate) forward: Duration,
+    pub(crate) backward: Duration,
+    pub(crate) optimizer: Duration,
+}
+
+/// What one step measured. It stays on the device until [`read_rows`].
+#[derive(Debug)]
+pub struct Row {
+    /// Loss, squared norm of each gradient, mean square of the stream after each block (if observed).
+    values: Tensor<1>,
+    parameters: usize,
+}
+
+/// A [`Row`] on the host.
+#[derive(Clone, Debug)]
+pub struct HostRow {
+    /// Mean loss of the step's batch.
+    pub loss: f32,
+    /// Squared norm of the gradient of each parameter, in the order of the table.
+    pub squares: Vec<f32>,
+    /// rms of the stream after each block; empty if it was not observed.
+    pub stream_rms: Vec<f32>,
+}
+
+impl HostRow {
+    /// Norm of all gradients together, before the clip.
+    pub fn grad_norm(&self) -> f32 {
+        self.squares.iter().sum::<f32>().sqrt()
+    }
+}
+
+impl Trainer {
+    /// Builds the model from `seed` on the autodiff side of `device`, a plain device.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::build`].
+    pub fn new(
+        model: &ModelConfig,
+        optimizer: OptimizerConfig,
+        clip: f64,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        let dropout = model.dropout > 0.0;
+        let (model, table) = model.build(seed, &device.clone().autodiff())?;
+        let table = table.for_update(optimizer.update());
+        let optimizer = Optimizer::new(optimizer, &table);
+        Ok(Self { model, table, optimizer, clip, seed, dropout, device: device.clone(), clock: Clock::default() })
+    }
+
+    /// One update from `batches`, the micro-batches of a step, at the scheduled learning rate `lr`.
+    /// Their gradients are averaged. With `observe` the row also holds the rms of the stream.
+    pub fn step(mut self, batches: &[Batch], lr: f64, observe: bool) -> (Self, Row) {
+        let share = 1.0 / batches.len() as f64;
+        let mut total: Option<(Gradients, Tensor<1>, Vec<Tensor<1>>)> = None;
+        for (micro, batch) in batches.iter().enumerate() {
+            let started = Instant::now();
+            self.seed_dropout(micro);
+            let mut stream = Vec::new();
+            let (tokens, targets) = batch.tensors(&self.device);
+            let logits = self.model.forward_observed(tokens, &mut |point, x| {
+                if observe && matches!(point, Point::Block(_)) {
+                    stream.push(x.clone().inner().square().mean() * share);
+                }
+            });
+            let loss = cross_entropy(logits, targets, batch.weights(&self.device)) * share;
+            let forward = Instant::now();
+            let gradients = Gradients::backward(&loss, &self.model);
+            let loss = loss.inner();
+            self.clock.forward += forward - started;
+            self.clock.backward += forward.elapsed();
+            total = Some(match total {
+                Some((sum, losses, squares)) => {
+                    (sum.plus(gradients), losses + loss, squares.into_iter().zip(stream).map(|(a, b)| a + b).collect())
+                }
+                None => (gradients, loss, stream),
+            });
+        }
+        let Some((gradients, loss, stream)) = total else { unreachable!("a step has at least one micro-batch") };
+
+        let started = Instant::now();
+        let squares = gradients.squares(&self.device);
+        let coefficient = (self.clip > 0.0).then(|| clip_coefficient(squares.clone(), self.clip));
+        let Self { model, table, mut optimizer, .. } = self;
+        let parameters = table.entries().len();
+        let model = optimizer.step(model, &table, gradients, coefficient, lr);
+        self = Self { model, table, optimizer, ..self };
+        self.clock.optimizer += started.elapsed();
+        let values = Tensor::cat([vec![loss, squares], stream].concat(), 0);
+        (self, Row { values, parameters })
+    }
+
+    /// Mean loss over `batches`, with dropout off and without a graph; one device read.
+    pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> f32 {
+        let model = self.model.valid();
+        let losses: Vec<Tensor<1>> = batches
+            .map(|batch| {
+                let (tokens, targets) = batch.tensors(&self.device);
+                cross_entropy(model.forward(tokens), targets, batch.weights(&self.device))
+            })
+            .collect();
+        Tensor::cat(losses, 0).mean().into_scalar::<f32>()
+    }
+
+    /// The plain device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Masks come from the device's generator, which is global: seeded by the step, they are the same
+    /// in a resumed run.
+    fn seed_dropout(&self, micro: usize) {
+        if self.dropout {
+            use rand_chacha::rand_core::Rng;
+            let path = format!("dropout/{}/{micro}", self.optimizer.time());
+            self.device.seed(sample::stream(self.seed, &path).next_u64());
+        }
+    }
+}
+
+/// Brings rows to the host in one transfer.
+pub fn read_rows(rows: &[Row]) -> Vec<HostRow> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let joined = Tensor::cat(rows.iter().map(|row| row.values.clone()).collect(), 0);
+    let values: Vec<f32> = joined.into_data().iter::<f32>().collect();
+    let mut rest = values.as_slice();
+    let mut take = |n: usize| {
+        let (head, tail) = rest.split_at(n);
+        rest = tail;
+        head
+    };
+    rows.iter()
+        .map(|row| {
+            let own = take(row.values.dims()[0]);
+            let (squares, stream) = own[1..].split_at(row.parameters);
+            HostRow {
+                loss: own[0],
+                squares: squares.to_vec(),
+                stream_rms: stream.iter().map(|mean_square| mean_square.sqrt()).collect(),
+            }
+        })
+        .collect()
+}
