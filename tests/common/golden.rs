@@ -1,0 +1,130 @@
+//! Reference data: one folder a case, found by walking.
+
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// Where the reference data are: `UNITGAIN_GOLDEN`, or `tests/golden`.
+fn root() -> PathBuf {
+    match std::env::var_os("UNITGAIN_GOLDEN") {
+        Some(folder) => folder.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden"),
+    }
+}
+
+/// One case.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) json: Value,
+    pub(crate) tensors: HashMap<String, Array>,
+}
+
+/// A tensor on the host.
+#[derive(Clone)]
+pub(crate) struct Array {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Vec<f64>,
+}
+
+impl Array {
+    pub(crate) fn f32(&self) -> Vec<f32> {
+        self.values.iter().map(|&x| x as f32).collect()
+    }
+
+    /// A matrix with its axes exchanged: linear weights are `[out, in]` in the files.
+    pub(crate) fn transposed(&self) -> Self {
+        let [rows, columns] = self.shape[..] else { panic!("{:?} is not a matrix", self.shape) };
+        let values = (0..rows * columns).map(|k| self.values[k % rows * columns + k / rows]).collect();
+        Self { shape: vec![columns, rows], values }
+    }
+}
+
+/// Runs `check` on every case of a category; it answers false for a kind that it does not know.
+pub(crate) fn walk(category: &str, mut check: impl FnMut(&str, &Case) -> bool) {
+    let folder = root().join(category);
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut folders: Vec<PathBuf> =
+        entries.map(|e| e.unwrap().path()).filter(|p| p.join("case.json").exists()).collect();
+    folders.sort();
+    assert!(!folders.is_empty(), "{} has no cases", folder.display());
+    for folder in &folders {
+        let case = Case::read(folder);
+        let kind = case.json["kind"].as_str().expect("a kind").to_string();
+        assert!(check(&kind, &case), "{}: unknown kind {kind:?}", case.name);
+    }
+    println!("{category}: {} cases", folders.len());
+}
+
+impl Case {
+    fn read(folder: &Path) -> Self {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let json: Value = serde_json::from_slice(&std::fs::read(folder.join("case.json")).unwrap()).unwrap();
+        let mut tensors = read_tensors(folder);
+        if let Some(other) = json["weights_in"].as_str() {
+            tensors.extend(read_tensors(&root().join(other)).into_iter().filter(|(name, _)| name.starts_with("init.")));
+        }
+        Self { name, json, tensors }
+    }
+
+    pub(crate) fn setting(&self, key: &str) -> &Value {
+        &self.json["settings"][key]
+    }
+
+    pub(crate) fn number(&self, key: &str) -> f64 {
+        self.setting(key).as_f64().unwrap_or_else(|| panic!("{}: settings.{key} is not a number", self.name))
+    }
+
+    pub(crate) fn size(&self, key: &str) -> usize {
+        self.setting(key).as_u64().unwrap_or_else(|| panic!("{}: settings.{key} is not a size", self.name)) as usize
+    }
+
+    pub(crate) fn text(&self, key: &str) -> &str {
+        self.setting(key).as_str().unwrap_or_else(|| panic!("{}: settings.{key} is not a text", self.name))
+    }
+
+    pub(crate) fn array(&self, name: &str) -> &Array {
+        self.tensors.get(name).unwrap_or_else(|| panic!("{}: no tensor {name}", self.name))
+    }
+
+    /// Fails unless `|got - want| <= atol + rtol |want|` everywhere, with the tolerance that the case
+    /// gives for `key`.
+    pub(crate) fn close(&self, key: &str, what: &str, got: &[f64], want: &[f64]) {
+        let tolerance = &self.json["tolerance"][key];
+        let bound =
+            |name: &str| tolerance[name].as_f64().unwrap_or_else(|| panic!("{}: no tolerance for {key}", self.name));
+        let (atol, rtol) = (bound("atol"), bound("rtol"));
+        assert_eq!(got.len(), want.len(), "{}: {what} has another length", self.name);
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            let error = (got - want).abs();
+            let allowed = atol + rtol * want.abs();
+            assert!(
+                error <= allowed,
+                "{}: {what}[{i}] is {got}, not {want} (error {error:.2e} > {allowed:.2e})",
+                self.name
+            );
+        }
+    }
+}
+
+fn read_tensors(folder: &Path) -> HashMap<String, Array> {
+    let Ok(bytes) = std::fs::read(folder.join("tensors.safetensors")) else { return HashMap::new() };
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let read = |(name, view): (&str, safetensors::tensor::TensorView<'_>)| {
+        let data = view.data();
+        let values = match view.dtype() {
+            Dtype::F32 => data.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect(),
+            Dtype::F64 => data.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect(),
+            Dtype::I32 => data.as_chunks::<4>().0.iter().map(|b| f64::from(i32::from_le_bytes(*b))).collect(),
+            Dtype::I64 => data.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b) as f64).collect(),
+            other => panic!("{name} is {other:?}"),
+        };
+        (name.to_string(), Array { shape: view.shape().to_vec(), values })
+    };
+    file.iter().map(read).collect()
+}
+
+/// A list of numbers.
+pub(crate) fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
+}

@@ -1,0 +1,51 @@
+//! What the tests share.
+
+pub(crate) mod golden;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+use std::path::PathBuf;
+use unitgain_train::checkpoint::weights;
+
+/// A folder of its own for one test, removed at the end.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("unitgain-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The values of one parameter.
+pub(crate) fn values<M: Module>(model: &M, path: &str) -> Vec<f32> {
+    let found = weights(model).into_iter().find(|(p, ..)| p == path);
+    found.unwrap_or_else(|| panic!("{path} is not a parameter")).2
+}
+
+/// Paths of the parameters in the order of a visit.
+pub(crate) fn count_parameters<M: Module>(model: &M) -> usize {
+    struct Count(usize);
+    impl ModuleVisitor for Count {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 += param.lazy_shape().num_elements();
+        }
+    }
+    let mut count = Count(0);
+    model.visit(&mut count);
+    count.0
+}
+
+/// Largest absolute difference.
+pub(crate) fn max_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
+}

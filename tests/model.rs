@@ -1,0 +1,414 @@
+//! The model: what it computes, what it refuses, and how it is drawn.
+
+use crate::common::{count_parameters, max_difference, values};
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use unitgain_model::{
+    Activation, Cache, ModelConfig, NormConfig, Parametrization, Placement, Point, Position, RULES, Role, ScaleConfig,
+    Scheme, Transformer, Verdict, cross_entropy,
+};
+use unitgain_train::Gradients;
+use unitgain_train::checkpoint::weights;
+
+fn tiny() -> ModelConfig {
+    ModelConfig { vocab_size: Some(11), context: 12, d_model: 16, n_layers: 3, n_heads: 4, ..ModelConfig::default() }
+}
+
+fn tokens(rows: usize, time: usize, device: &Device) -> Tensor<2, Int> {
+    let values: Vec<i32> = (0..rows * time).map(|i| ((i * i + 3 * i) % 11) as i32).collect();
+    Tensor::from_data(TensorData::new(values, [rows, time]), device)
+}
+
+fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.into_data().iter::<f32>().collect()
+}
+
+/// Models that between them use every option.
+fn varied() -> Vec<ModelConfig> {
+    let rope = Position::Rope { theta: 10_000.0 };
+    vec![
+        tiny(),
+        ModelConfig { position: rope, n_kv_heads: Some(2), qk_norm: NormConfig::rms_norm(), ..tiny() },
+        ModelConfig { position: Position::Sinusoidal {}, activation: Activation::SwiGlu, bias: true, ..tiny() },
+        ModelConfig {
+            position: Position::None {},
+            head_dim: Some(6),
+            attention_softcap: 5.0,
+            logit_softcap: 3.0,
+            ..tiny()
+        },
+        ModelConfig { tie_embeddings: false, embedding_norm: NormConfig::layer_norm(), embedding_scale: 4.0, ..tiny() },
+        ModelConfig {
+            placement: Placement::Sandwich,
+            activation: Activation::GeGlu,
+            scale: ScaleConfig::LayerScale { init: None },
+            ..tiny()
+        },
+        ModelConfig { placement: Placement::DeepNorm, activation: Activation::Relu, ..tiny() },
+        ModelConfig {
+            placement: Placement::PostNorm,
+            activation: Activation::Silu,
+            norm: NormConfig::rms_norm(),
+            ..tiny()
+        },
+        ModelConfig {
+            scale: ScaleConfig::ReZero {},
+            norm: NormConfig::None {},
+            activation: Activation::GeluTanh,
+            ..tiny()
+        },
+        ModelConfig {
+            parametrization: Parametrization::Mup { base_width: 4, base_head_dim: None },
+            n_kv_heads: Some(1),
+            ..tiny()
+        },
+    ]
+}
+
+fn build(config: &ModelConfig, device: &Device) -> Transformer {
+    config.build(1, device).unwrap().0
+}
+
+#[test]
+fn the_table_covers_every_parameter_once() {
+    for config in varied() {
+        let (model, table) = config.build(1, &Device::flex()).unwrap();
+        assert_eq!(table.elements(), count_parameters(&model));
+        let paths: Vec<String> = weights(&model).into_iter().map(|(path, ..)| path).collect();
+        assert_eq!(paths, table.iter().map(|e| e.path.clone()).collect::<Vec<_>>());
+        for entry in &table {
+            assert_eq!(entry.role().is_matrix(), entry.shape.len() == 2, "{}", entry.path);
+            assert_eq!(entry.block.is_some(), entry.path.starts_with("blocks."), "{}", entry.path);
+        }
+    }
+}
+
+#[test]
+fn no_position_sees_the_future() {
+    let device = Device::flex();
+    for config in varied() {
+        let model = build(&config, &device);
+        let (a, vocab) = (tokens(1, 12, &device), 11);
+        let mut changed: Vec<i32> = a.clone().into_data().iter::<i32>().collect();
+        changed[8] = (changed[8] + 1) % 11;
+        let b = Tensor::from_data(TensorData::new(changed, [1, 12]), &device);
+        let (a, b) = (host(model.forward(a)), host(model.forward(b)));
+        assert_eq!(max_difference(&a[..8 * vocab], &b[..8 * vocab]), 0.0, "{config:?}");
+        assert!(max_difference(&a[8 * vocab..], &b[8 * vocab..]) > 0.0);
+    }
+}
+
+#[test]
+fn cached_logits_are_those_of_the_whole_sequence() {
+    let device = Device::flex();
+    for config in varied() {
+        let model = build(&config, &device);
+        let all = tokens(2, 12, &device);
+        let whole = model.forward(all.clone());
+        let mut cache = Cache::new();
+        for part in [0..5, 5..6, 6..9, 9..12] {
+            let logits = model.forward_cached(all.clone().narrow(1, part.start, part.len()), &mut cache);
+            let want = whole.clone().narrow(1, part.start, part.len());
+            assert!(max_difference(&host(logits), &host(want)) < 1e-5, "{config:?} at {part:?}");
+        }
+        assert_eq!(cache.len(), 12);
+    }
+}
+
+#[test]
+fn every_parameter_gets_a_gradient() {
+    let device = Device::flex().autodiff();
+    for config in varied() {
+        let (model, table) = config.build(1, &device).unwrap();
+        let loss = cross_entropy(model.forward(tokens(3, 12, &device)), tokens(3, 12, &device), None);
+        let gradients = Gradients::backward(&loss, &model);
+        for (entry, gradient) in table.iter().zip(gradients.iter()) {
+            let norm = gradient.unwrap_or_else(|| panic!("{} has no gradient", entry.path)).clone().abs().sum();
+            let norm = norm.into_scalar::<f32>();
+            // ReZero starts at 0: nothing inside its branches moves before it does.
+            let waits =
+                matches!(config.scale, ScaleConfig::ReZero {}) && entry.block.is_some() && entry.role() != Role::Scale;
+            assert!(norm.is_finite() && (norm > 0.0) != waits, "{}: {norm} in {config:?}", entry.path);
+        }
+    }
+}
+
+#[test]
+fn attention_is_the_formula() {
+    // One head of one block without MLP influence is hard to isolate; a one-block model with known
+    // weights is checked against the same formula on the host.
+    let device = Device::flex();
+    for (position, qk_norm, softcap) in [
+        (Position::None {}, NormConfig::None {}, 0.0),
+        (Position::Rope { theta: 100.0 }, NormConfig::RmsNorm { eps: 1e-6 }, 2.0),
+    ] {
+        let config = ModelConfig {
+            n_layers: 1,
+            n_heads: 4,
+            n_kv_heads: Some(2),
+            init: Some(Scheme::lecun()),
+            norm: NormConfig::None {},
+            position,
+            qk_norm,
+            attention_softcap: softcap,
+            ..tiny()
+        };
+        let model = build(&config, &device);
+        let mut stream = Vec::new();
+        model.forward_observed(tokens(1, 6, &device), &mut |point, x| {
+            if matches!(point, Point::Embedding | Point::Block(0)) {
+                stream.push(host(x.clone()));
+            }
+        });
+        let x: Vec<Vec<f64>> = stream[0].chunks(16).map(|r| r.iter().map(|&v| f64::from(v)).collect()).collect();
+        let project = |x: &[Vec<f64>], name: &str| -> Vec<Vec<f64>> {
+            let w = values(&model, &format!("blocks.0.{name}.weight"));
+            let columns = w.len() / x[0].len();
+            x.iter()
+                .map(|row| {
+                    (0..columns)
+                        .map(|j| row.iter().enumerate().map(|(i, v)| v * f64::from(w[i * columns + j])).sum())
+                        .collect()
+                })
+                .collect()
+        };
+        let head = |y: &[Vec<f64>], h: usize, is_query_or_key: bool| -> Vec<Vec<f64>> {
+            y.iter()
+                .enumerate()
+                .map(|(t, row)| {
+                    let mut v = row[4 * h..4 * h + 4].to_vec();
+                    if !is_query_or_key {
+                        return v;
+                    }
+                    if qk_norm != (NormConfig::None {}) {
+                        let rms = (v.iter().map(|a| a * a).sum::<f64>() / 4.0 + 1e-6).sqrt();
+                        v.iter_mut().for_each(|a| *a /= rms);
+                    }
+                    if let Position::Rope { theta } = position {
+                        for i in 0..2 {
+                            let angle = t as f64 * theta.powf(-(i as f64) / 2.0);
+                            let (a, b) = (v[i], v[i + 2]);
+                            v[i] = a * angle.cos() - b * angle.sin();
+                            v[i + 2] = a * angle.sin() + b * angle.cos();
+                        }
+                    }
+                    v
+                })
+                .collect()
+        };
+        let (q, k, v) = (project(&x, "attention.query"), project(&x, "attention.key"), project(&x, "attention.value"));
+        let mut joined = vec![vec![0.0; 16]; 6];
+        for h in 0..4 {
+            let (q, k, v) = (head(&q, h, true), head(&k, h / 2, true), head(&v, h / 2, false));
+            for t in 0..6 {
+                let dot = |s: usize| -> f64 { q[t].iter().zip(&k[s]).map(|(a, b)| a * b).sum::<f64>() / 2.0 };
+                let score = |s: usize| if softcap > 0.0 { softcap * (dot(s) / softcap).tanh() } else { dot(s) };
+                let weights: Vec<f64> = (0..=t).map(|s| score(s).exp()).collect();
+                let total: f64 = weights.iter().sum();
+                for c in 0..4 {
+                    joined[t][4 * h + c] = (0..=t).map(|s| weights[s] / total * v[s][c]).sum();
+                }
+            }
+        }
+        let add = |a: &[Vec<f64>], b: Vec<Vec<f64>>| -> Vec<Vec<f64>> {
+            a.iter().zip(b).map(|(a, b)| a.iter().zip(b).map(|(x, y)| x + y).collect()).collect()
+        };
+        let x = add(&x, project(&joined, "attention.out"));
+        let up = project(&x, "mlp.up");
+        let gelu = |z: f64| z * 0.5 * (1.0 + erf(z / std::f64::consts::SQRT_2));
+        let hidden: Vec<Vec<f64>> = up.into_iter().map(|r| r.into_iter().map(gelu).collect()).collect();
+        let want: Vec<f32> = add(&x, project(&hidden, "mlp.down")).concat().into_iter().map(|v| v as f32).collect();
+        let error = max_difference(&stream[1], &want);
+        assert!(error < 1e-4, "{error} with {position:?}");
+    }
+}
+
+/// By its Taylor series, which is exact enough for small arguments.
+fn erf(z: f64) -> f64 {
+    let (mut term, mut sum) = (z, z);
+    for n in 1..60 {
+        term *= -z * z / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    sum * 2.0 / std::f64::consts::PI.sqrt()
+}
+
+#[test]
+fn placements_start_from_the_same_matrices() {
+    let device = Device::flex();
+    let xavier = |placement| ModelConfig { placement, init: Some(Scheme::xavier()), ..tiny() };
+    let pre = build(&xavier(Placement::PreNorm), &device);
+    for placement in Placement::ALL {
+        let other = build(&xavier(placement), &device);
+        let beta = placement.branch_gain(3) as f32;
+        for (name, gain) in [("query", 1.0), ("key", 1.0), ("value", beta), ("out", beta)] {
+            let path = format!("blocks.1.attention.{name}.weight");
+            let want: Vec<f32> = values(&pre, &path).iter().map(|w| w * gain).collect();
+            assert!(max_difference(&values(&other, &path), &want) < 1e-7, "{placement:?} {name}");
+        }
+        for name in ["up", "down"] {
+            let path = format!("blocks.2.mlp.{name}.weight");
+            let want: Vec<f32> = values(&pre, &path).iter().map(|w| w * beta).collect();
+            assert!(max_difference(&values(&other, &path), &want) < 1e-7, "{placement:?} {name}");
+        }
+    }
+    // A deeper model has the same first blocks.
+    let deeper = build(&ModelConfig { n_layers: 5, ..xavier(Placement::PreNorm) }, &device);
+    assert_eq!(values(&deeper, "blocks.2.mlp.up.weight"), values(&pre, "blocks.2.mlp.up.weight"));
+}
+
+#[test]
+fn weights_have_the_standard_deviation_of_the_table() {
+    for init in Scheme::all() {
+        for width in [32, 128] {
+            let config = ModelConfig {
+                d_model: width,
+                vocab_size: Some(300),
+                init: Some(init),
+                tie_embeddings: false,
+                parametrization: Parametrization::Mup { base_width: 32, base_head_dim: None },
+                ..tiny()
+            };
+            let (model, table) = config.build(3, &Device::flex()).unwrap();
+            for entry in table.iter().filter(|e| e.role().is_matrix()) {
+                let w = values(&model, &entry.path);
+                let std = (w.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / w.len() as f64).sqrt();
+                let error = (std / entry.init_std - 1.0).abs();
+                assert!(error < 5.0 / (2.0 * w.len() as f64).sqrt(), "{init:?} {}: {std}", entry.path);
+            }
+        }
+    }
+}
+
+#[test]
+fn under_mup_a_fan_in_scheme_divides_by_the_width_once() {
+    let std = |width, init| {
+        let parametrization = Parametrization::Mup { base_width: 16, base_head_dim: None };
+        let config = ModelConfig { d_model: width, init: Some(init), parametrization, tie_embeddings: false, ..tiny() };
+        let (_, table) = config.build(1, &Device::flex()).unwrap();
+        let of = |path: &str| table.iter().find(|e| e.path == path).unwrap().init_std;
+        (of("blocks.0.attention.query.weight"), of("head.weight"))
+    };
+    for init in Scheme::all() {
+        let (narrow, wide) = (std(16, init), std(64, init));
+        assert!((wide.0 / narrow.0 - 0.5).abs() < 1e-12, "{init:?}: hidden std must be 1/sqrt(m)");
+        assert!((wide.1 / narrow.1 - 1.0).abs() < 1e-12, "{init:?}: the readout's std does not depend on the width");
+    }
+}
+
+#[test]
+fn at_the_base_width_mup_is_standard_bit_for_bit() {
+    let device = Device::flex().autodiff();
+    let mup = ModelConfig { parametrization: Parametrization::Mup { base_width: 16, base_head_dim: None }, ..tiny() };
+    let run = |config: &ModelConfig| {
+        let model = build(config, &device);
+        let loss = cross_entropy(model.forward(tokens(2, 12, &device)), tokens(2, 12, &device), None);
+        let gradients = Gradients::backward(&loss, &model);
+        let gradients: Vec<Vec<f32>> = gradients.iter().map(|g| host(g.unwrap().clone())).collect();
+        (weights(&model), loss.into_scalar::<f32>(), gradients)
+    };
+    assert_eq!(run(&mup), run(&tiny()));
+}
+
+#[test]
+fn blocks_can_differ() {
+    let block = |range, placement, norm, scale| unitgain_model::BlockConfig { range, placement, norm, scale };
+    let config = ModelConfig {
+        block: vec![
+            block([0, 1], Some(Placement::PostNorm), None, None),
+            block([2, 3], None, Some(NormConfig::rms_norm()), Some(ScaleConfig::ReZero {})),
+        ],
+        ..tiny()
+    };
+    let (_, table) = config.build(1, &Device::flex()).unwrap();
+    let has = |path: &str| table.iter().any(|e| e.path.contains(path));
+    assert!(has("blocks.0.around_mlp.norms.0.LayerNorm") && !has("blocks.0.around_mlp.scale"));
+    assert!(has("blocks.2.around_mlp.norms.0.RmsNorm") && has("blocks.2.around_mlp.scale"));
+    assert!(has("final_norm.RmsNorm"));
+    for (range, expected) in
+        [([0, 4], "n_layers = 3"), ([2, 2], "first < last + 1"), ([0, 1], "already in another range")]
+    {
+        let mut bad = config.clone();
+        bad.block[1].range = range;
+        let problem = bad.resolved().unwrap_err().to_string();
+        assert!(problem.contains("model.block.1.range") && problem.contains(expected), "{problem}");
+    }
+}
+
+#[test]
+fn the_final_norm_follows_the_last_block() {
+    let final_norm = |config: ModelConfig| config.resolved().unwrap().final_norm.unwrap();
+    for placement in Placement::ALL {
+        assert_eq!(final_norm(ModelConfig { placement, ..tiny() }), placement.final_norm());
+    }
+    let mixed = ModelConfig {
+        block: vec![unitgain_model::BlockConfig {
+            range: [2, 3],
+            placement: Some(Placement::PostNorm),
+            norm: None,
+            scale: None,
+        }],
+        ..tiny()
+    };
+    assert!(!final_norm(mixed));
+}
+
+#[test]
+fn combinations_are_refused_or_warned_of() {
+    let deep = || ModelConfig { placement: Placement::DeepNorm, ..tiny() };
+    let refused = [
+        ModelConfig { init: Some(Scheme::gpt2()), ..deep() },
+        ModelConfig { scale: ScaleConfig::Depth {}, ..deep() },
+        ModelConfig { scale: ScaleConfig::Depth {}, ..tiny() },
+        ModelConfig { norm: NormConfig::None {}, ..deep() },
+        ModelConfig { final_norm: Some(true), ..deep() },
+    ];
+    let warned = [
+        ModelConfig { final_norm: Some(false), ..tiny() },
+        ModelConfig { init: Some(Scheme::lecun()), ..deep() },
+        ModelConfig { scale: ScaleConfig::ReZero {}, ..tiny() },
+        ModelConfig { norm: NormConfig::None {}, placement: Placement::PostNorm, ..tiny() },
+        ModelConfig { parametrization: Parametrization::Mup { base_width: 16, base_head_dim: None }, ..tiny() },
+    ];
+    let mut met = Vec::new();
+    for config in refused {
+        let problem = config.resolved().unwrap_err().to_string();
+        let rule = RULES.iter().find(|r| problem.contains(r.pair) && problem.contains(r.fix)).expect("a rule");
+        assert_eq!(rule.verdict, Verdict::Refuse);
+        met.push(rule.pair);
+    }
+    for config in warned {
+        let rules = config.warnings().unwrap();
+        assert_eq!(rules.len(), 1, "{config:?}");
+        met.push(rules[0].pair);
+    }
+    met.sort_unstable();
+    let mut all: Vec<_> = RULES.iter().map(|r| r.pair).collect();
+    all.sort_unstable();
+    assert_eq!(met, all, "every rule has a case here");
+    assert!(tiny().warnings().unwrap().is_empty() && deep().warnings().unwrap().is_empty());
+}
+
+#[test]
+fn dropout_acts_in_training_alone() {
+    let device = Device::flex().autodiff();
+    let model = build(&ModelConfig { dropout: 0.5, ..tiny() }, &device);
+    let plain = model.valid();
+    let x = tokens(2, 12, &Device::flex());
+    assert_eq!(host(plain.forward(x.clone())), host(plain.forward(x.clone())));
+    assert!(max_difference(&host(model.forward(x.clone()).inner()), &host(plain.forward(x))) > 0.0);
+}
+
+#[test]
+fn weighted_cross_entropy_asks_only_where_the_weight_is_one() {
+    let device = Device::flex();
+    let model = build(&tiny(), &device);
+    let x = tokens(2, 6, &device);
+    let logits = model.forward(x.clone());
+    let mut mask = vec![0.0f32; 12];
+    mask[3..6].fill(1.0);
+    let weights = Tensor::<2>::from_data(TensorData::new(mask, [2, 6]), &device);
+    let masked = cross_entropy(logits.clone(), x.clone(), Some(weights)).into_scalar::<f32>();
+    let part = cross_entropy(logits.narrow(0, 0, 1).narrow(1, 3, 3), x.narrow(0, 0, 1).narrow(1, 3, 3), None);
+    assert!((masked - part.into_scalar::<f32>()).abs() < 1e-6);
+}

@@ -1,0 +1,145 @@
+//! Norms and residual connections against burn's layers, hard inputs, and their own equations.
+
+use crate::common::max_difference;
+use burn::module::{Module, ModuleMapper, Param};
+use burn::nn::{LayerNormConfig, RmsNormConfig};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use unitgain_init::sample;
+use unitgain_model::{Norm, NormConfig, Placement, ScaleConfig};
+use unitgain_residual::{Residual, Site};
+
+fn draw(path: &str, rows: usize, width: usize, device: &Device) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(sample::normal(1, path, rows * width, 1.0), [rows, width]), device)
+}
+
+fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.into_data().iter::<f32>().collect()
+}
+
+/// Gains and biases that are not 1 and 0, the same in every module of the same shapes.
+fn shaken<M: Module>(module: M) -> M {
+    struct Shake(usize);
+    impl ModuleMapper for Shake {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            self.0 += 1;
+            let (id, tensor, mapper) = param.consume();
+            let shape = tensor.shape();
+            let noise = sample::normal(1, &format!("shake/{}", self.0), shape.num_elements(), 0.3);
+            let noise = Tensor::<D>::from_data(TensorData::new(noise, shape), &tensor.device());
+            let device = tensor.device();
+            let tensor = (tensor + noise).detach();
+            Param::from_mapped_value(id, if device.is_autodiff() { tensor.require_grad() } else { tensor }, mapper)
+        }
+    }
+    module.map(&mut Shake(0))
+}
+
+#[test]
+fn norms_are_burns_forward_and_backward() {
+    let device = Device::flex().autodiff();
+    for (rows, width) in [(5, 7), (1, 32), (3, 1)] {
+        let (eps, x) = (1e-5, draw("x", rows, width, &device));
+        let weights = draw("weights", rows, width, &device);
+        let run = |forward: &dyn Fn(Tensor<2>) -> Tensor<2>| {
+            let x = x.clone().detach().require_grad();
+            let y = forward(x.clone());
+            let gradients = (y.clone() * weights.clone()).sum().backward();
+            (host(y), host(x.grad(&gradients).unwrap()))
+        };
+        let ours = shaken(NormConfig::LayerNorm { eps, bias: true }.build(width, &device));
+        let theirs = shaken(LayerNormConfig::new(width).with_epsilon(eps).init(&device));
+        let (a, b) = (run(&|x| ours.forward(x)), run(&|x| theirs.forward(x)));
+        assert!(max_difference(&a.0, &b.0) < 1e-5 && max_difference(&a.1, &b.1) < 1e-4);
+
+        let ours = shaken(NormConfig::RmsNorm { eps }.build(width, &device));
+        let theirs = shaken(RmsNormConfig::new(width).with_epsilon(eps).init(&device));
+        let (a, b) = (run(&|x| ours.forward(x)), run(&|x| theirs.forward(x)));
+        assert!(max_difference(&a.0, &b.0) < 1e-5 && max_difference(&a.1, &b.1) < 1e-4);
+    }
+}
+
+#[test]
+fn hard_rows_stay_finite_and_right() {
+    let device = Device::flex().autodiff();
+    let width = 64;
+    let noise = sample::normal(2, "noise", width, 1.0);
+    let large_mean: Vec<f32> = noise.iter().map(|z| 1e4 + z).collect();
+    let rows = [vec![0.0; width], vec![1000.1; width], large_mean.clone()];
+    let x = Tensor::<2>::from_data(TensorData::new(rows.concat(), [3, width]), &device).require_grad();
+    for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
+        let norm = config.build(width, &device);
+        let y = norm.forward(x.clone());
+        let gradients = (y.clone() * draw("w", 3, width, &device)).sum().backward();
+        assert!(host(x.grad(&gradients).unwrap()).iter().all(|g| g.is_finite()));
+        let y = host(y);
+        assert!(y.iter().all(|v| v.is_finite()));
+        if config == NormConfig::layer_norm() {
+            // in f64, from the f32 inputs
+            let row: Vec<f64> = large_mean.iter().map(|&v| f64::from(v)).collect();
+            let mean = row.iter().sum::<f64>() / width as f64;
+            let var = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / width as f64;
+            let want: Vec<f32> = row.iter().map(|v| ((v - mean) / (var + 1e-5).sqrt()) as f32).collect();
+            let error = max_difference(&y[2 * width..], &want);
+            assert!(error < 2e-3, "{error}: statistics in one pass are wrong by 0.1 and more");
+            // the same with and without a graph
+            let plain = host(norm.valid().forward(x.clone().inner()));
+            assert_eq!(y, plain);
+        }
+    }
+}
+
+#[test]
+fn bf16_rows_are_normalized_in_f32() {
+    let device = Device::flex();
+    let x = (draw("bf16", 4, 256, &device) * 3.0 + 5.0).cast(FloatDType::BF16);
+    for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
+        let norm = config.build(256, &device);
+        let low = norm.forward(x.clone());
+        assert_eq!(low.dtype(), x.dtype());
+        let want = norm.forward(x.clone().cast(FloatDType::F32)).cast(FloatDType::BF16);
+        assert_eq!(host(low.cast(FloatDType::F32)), host(want.cast(FloatDType::F32)));
+    }
+}
+
+fn residual(placement: Placement, scale: ScaleConfig, device: &Device) -> Residual {
+    let site = Site { layer: 1, layers: 3, width: 16, gain: 1.0 };
+    shaken(Residual::new(placement, &NormConfig::layer_norm(), scale, site, device))
+}
+
+#[test]
+fn with_a_branch_of_zero_each_placement_does_what_its_equation_says() {
+    let device = Device::flex();
+    let x = draw("stream", 4, 16, &device);
+    for placement in Placement::ALL {
+        let residual = residual(placement, ScaleConfig::One {}, &device);
+        let y = host(residual.forward(x.clone(), |x| x * 0.0));
+        let norm: &Norm = &residual.norms()[0];
+        let want = match placement {
+            Placement::PreNorm => x.clone(),
+            Placement::PostNorm => norm.forward(x.clone()),
+            Placement::DeepNorm => norm.forward(x.clone() * 6f64.powf(0.25)),
+            // m(0) is the bias of m.
+            Placement::Sandwich => x.clone() + residual.norms()[1].forward(x.clone() * 0.0),
+        };
+        assert!(max_difference(&y, &host(want)) < 1e-6, "{placement:?}");
+    }
+}
+
+#[test]
+fn scales_multiply_the_branch_alone() {
+    let device = Device::flex();
+    let x = draw("stream", 4, 16, &device);
+    let branch = |x: Tensor<2>| x * 2.0;
+    let site = Site { layer: 0, layers: 8, width: 16, gain: 0.5 };
+    for (scale, factor) in [
+        (ScaleConfig::One {}, 0.5),
+        (ScaleConfig::Depth {}, 0.125),
+        (ScaleConfig::LayerScale { init: Some(0.1) }, 0.05),
+        (ScaleConfig::ReZero {}, 0.0),
+    ] {
+        let residual = Residual::new(Placement::PreNorm, &NormConfig::None {}, scale, site, &device);
+        let y = host(residual.forward(x.clone(), branch));
+        let want = host(x.clone() + x.clone() * (2.0 * factor));
+        assert!(max_difference(&y, &want) < 1e-6, "{scale:?}");
+    }
+}

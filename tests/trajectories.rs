@@ -1,0 +1,258 @@
+//! Thirty training steps from given weights, against the losses, gradient norms and weights of the
+//! same run in float64.
+
+use crate::common::golden::{Array, Case, numbers, walk};
+use crate::common::values;
+use burn::tensor::Device;
+use std::collections::HashMap;
+use unitgain_model::{Activation, ModelConfig, NormConfig, Parametrization, Placement, Position};
+use unitgain_train::checkpoint::assign;
+use unitgain_train::{Batch, OptimizerConfig, Record, ScheduleConfig, Trainer, read_rows};
+
+#[test]
+fn trajectories_match_the_reference() {
+    walk("trajectories", |kind, case| match kind {
+        "trajectory" => {
+            let n = |key| case.size(key);
+            let norm = norm(case);
+            let (norm_name, beta) = match norm {
+                NormConfig::RmsNorm { .. } => ("RmsNorm", false),
+                _ => ("LayerNorm", true),
+            };
+            let model = ModelConfig {
+                vocab_size: Some(n("vocab")),
+                context: n("T"),
+                d_model: n("d"),
+                n_layers: n("N"),
+                n_heads: n("heads"),
+                d_ff: Some(n("ff")),
+                activation: Activation::Gelu,
+                position: Position::Learned {},
+                bias: true,
+                attention_bias: Some(false),
+                tie_embeddings: case.setting("tied").as_bool().unwrap(),
+                norm,
+                placement: placement(case),
+                ..ModelConfig::default()
+            };
+            let mut names = Names::default();
+            names.plain("tok_emb", "embedding".into());
+            names.plain("pos_emb", "position".into());
+            for l in 0..n("N") {
+                let block = format!("blocks.{l}");
+                for (theirs, ours) in [("wq", "query"), ("wk", "key"), ("wv", "value"), ("wo", "out")] {
+                    names.turned(&format!("layers.{l}.attn.{theirs}"), format!("{block}.attention.{ours}.weight"));
+                }
+                for (theirs, ours) in [("1", "up"), ("2", "down")] {
+                    names.turned(&format!("layers.{l}.mlp.w{theirs}"), format!("{block}.mlp.{ours}.weight"));
+                    names.plain(&format!("layers.{l}.mlp.b{theirs}"), format!("{block}.mlp.{ours}.bias"));
+                }
+                for (theirs, ours) in [
+                    ("norm1", "around_attention.norms.0"),
+                    ("norm2", "around_mlp.norms.0"),
+                    ("norm1_post", "around_attention.norms.1"),
+                    ("norm2_post", "around_mlp.norms.1"),
+                ] {
+                    names.norm(
+                        &format!("layers.{l}.{theirs}"),
+                        ["gamma", "beta"],
+                        &format!("{block}.{ours}.{norm_name}"),
+                        beta,
+                    );
+                }
+            }
+            names.norm("final_norm", ["gamma", "beta"], &format!("final_norm.{norm_name}"), beta);
+            names.turned("lm_head", "head.weight".into());
+            if placement(case) == Placement::DeepNorm {
+                let alpha = Placement::DeepNorm.alpha(n("N"));
+                assert!((alpha - case.number("alpha")).abs() < 1e-9, "{}: alpha is {alpha}", case.name);
+            }
+            follow(case, &model, &names);
+            true
+        }
+        "trajectory_mup" => {
+            let n = |key| case.size(key);
+            let model = ModelConfig {
+                vocab_size: Some(n("vocab")),
+                context: n("T"),
+                d_model: n("width"),
+                n_layers: n("layers"),
+                n_heads: n("heads"),
+                d_ff: Some(n("ff")),
+                activation: Activation::Gelu,
+                bias: true,
+                attention_bias: Some(false),
+                tie_embeddings: case.setting("tied").as_bool().unwrap(),
+                norm: NormConfig::LayerNorm { eps: case.number("norm_eps"), bias: true },
+                parametrization: Parametrization::Mup { base_width: n("base_width"), base_head_dim: None },
+                ..ModelConfig::default()
+            };
+            let mut names = Names::default();
+            names.plain("tok.weight", "embedding".into());
+            names.plain("pos.weight", "position".into());
+            for l in 0..n("layers") {
+                let block = format!("blocks.{l}");
+                for (theirs, ours) in [("q", "query"), ("k", "key"), ("v", "value"), ("o", "out")] {
+                    names.turned(&format!("{block}.attn.{theirs}.weight"), format!("{block}.attention.{ours}.weight"));
+                }
+                for (theirs, ours) in [("fc1", "up"), ("fc2", "down")] {
+                    names.turned(&format!("{block}.{theirs}.weight"), format!("{block}.mlp.{ours}.weight"));
+                    names.plain(&format!("{block}.{theirs}.bias"), format!("{block}.mlp.{ours}.bias"));
+                }
+                for (theirs, ours) in [("ln1", "around_attention"), ("ln2", "around_mlp")] {
+                    let to = format!("{block}.{ours}.norms.0.LayerNorm");
+                    names.norm(&format!("{block}.{theirs}"), ["weight", "bias"], &to, true);
+                }
+            }
+            names.norm("ln_f", ["weight", "bias"], "final_norm.LayerNorm", true);
+            names.turned("head.weight", "head.weight".into());
+            factors_match(case, &model, &names);
+            follow(case, &model, &names);
+            true
+        }
+        _ => false,
+    });
+}
+
+/// The reference's name of each parameter: ours, and whether the matrix is transposed.
+#[derive(Default)]
+struct Names(HashMap<String, (String, bool)>);
+
+impl Names {
+    fn plain(&mut self, theirs: &str, ours: String) {
+        self.0.insert(theirs.into(), (ours, false));
+    }
+    fn turned(&mut self, theirs: &str, ours: String) {
+        self.0.insert(theirs.into(), (ours, true));
+    }
+    fn norm(&mut self, theirs: &str, [gain, bias]: [&str; 2], ours: &str, has_bias: bool) {
+        self.plain(&format!("{theirs}.{gain}"), format!("{ours}.gamma"));
+        if has_bias {
+            self.plain(&format!("{theirs}.{bias}"), format!("{ours}.beta"));
+        }
+    }
+}
+
+fn norm(case: &Case) -> NormConfig {
+    let eps = case.number("norm_eps");
+    match case.text("norm") {
+        "layernorm" => NormConfig::LayerNorm { eps, bias: true },
+        "rmsnorm" => NormConfig::RmsNorm { eps },
+        other => panic!("{}: unknown norm {other:?}", case.name),
+    }
+}
+
+fn placement(case: &Case) -> Placement {
+    match case.text("placement") {
+        "pre_ln" => Placement::PreNorm,
+        "post_ln" => Placement::PostNorm,
+        "deepnorm" => Placement::DeepNorm,
+        "sandwich" => Placement::Sandwich,
+        other => panic!("{}: unknown placement {other:?}", case.name),
+    }
+}
+
+fn optimizer(case: &Case) -> OptimizerConfig {
+    let (lr, weight_decay) = (case.number("lr"), case.number("weight_decay"));
+    let betas = || <[f64; 2]>::try_from(numbers(case.setting("betas"))).unwrap();
+    match case.text("optimizer") {
+        "adamw" | "mu_adamw" => OptimizerConfig::Adamw { lr, betas: betas(), eps: case.number("eps"), weight_decay },
+        "adam" | "mu_adam" => OptimizerConfig::Adam { lr, betas: betas(), eps: case.number("eps"), weight_decay },
+        "sgd" | "mu_sgd" => {
+            let nesterov = case.setting("nesterov").as_bool().unwrap_or(false);
+            OptimizerConfig::Sgd {
+                lr,
+                momentum: case.setting("momentum").as_f64().unwrap_or(0.0),
+                nesterov,
+                weight_decay,
+            }
+        }
+        "lion" => OptimizerConfig::Lion { lr, betas: betas(), weight_decay },
+        other => panic!("{}: unknown optimizer {other:?}", case.name),
+    }
+}
+
+fn trainer(case: &Case, model: &ModelConfig, names: &Names) -> Trainer {
+    let mut trainer = Trainer::new(model, optimizer(case), case.number("clip"), 1, &Device::flex()).unwrap();
+    let mut values = HashMap::new();
+    for (name, array) in &case.tensors {
+        let Some(name) = name.strip_prefix("init.") else { continue };
+        let (path, turned) = names.0.get(name).unwrap_or_else(|| panic!("{}: unknown weight {name}", case.name));
+        let array = if *turned { array.transposed() } else { array.clone() };
+        values.insert(path.clone(), (array.shape.clone(), array.f32()));
+    }
+    trainer.model = assign(trainer.model, &values).unwrap();
+    trainer
+}
+
+fn follow(case: &Case, model: &ModelConfig, names: &Names) {
+    let mut trainer = trainer(case, model, names);
+    let steps = case.size("steps");
+    let schedule =
+        ScheduleConfig::Cosine { warmup: case.size("warmup"), min_ratio: case.number("lr_min") / case.number("lr") };
+    let (batch, time) = (case.size("B"), case.size("T"));
+    let tokens = case.array("toks");
+    let per_step = batch * (time + 1);
+    let (mut rates, mut rows) = (Vec::new(), Vec::new());
+    for step in 0..steps {
+        let sequences: Vec<i32> =
+            tokens.values[step * per_step..(step + 1) * per_step].iter().map(|&t| t as i32).collect();
+        let cut = |from: usize| sequences.chunks(time + 1).flat_map(|s| s[from..from + time].to_vec()).collect();
+        let batch = Batch { rows: batch, time, tokens: cut(0), targets: cut(1), weights: None };
+        let lr = case.number("lr") * schedule.factor(step, steps);
+        let (next, row) = trainer.step(&[batch], lr, false);
+        trainer = next;
+        rates.push(lr);
+        rows.push(row);
+    }
+
+    let rows = read_rows(&rows);
+    let expected = |key: &str| numbers(&case.json["expected"][key]);
+    case.close("lr", "lr", &rates, &expected("lr"));
+    let losses: Vec<f64> = rows.iter().map(|row| f64::from(row.loss)).collect();
+    case.close("loss", "loss", &losses, &expected("loss"));
+    let norms: Vec<f64> = rows.iter().map(|row| f64::from(row.grad_norm())).collect();
+    case.close("grad_norm_before_clip", "grad_norm", &norms, &expected("grad_norm_before_clip"));
+    for (step, (row, want)) in
+        rows.iter().zip(case.json["expected"]["block_grad_norms"].as_array().unwrap()).enumerate()
+    {
+        let block = Record::block_norms(row, &trainer.table, model.n_layers);
+        let block: Vec<f64> = block.into_iter().map(f64::from).collect();
+        case.close("block_grad_norms", &format!("block norms of step {step}"), &block, &numbers(want));
+    }
+    for (name, want) in case.tensors.iter().filter_map(|(n, a)| Some((n.strip_prefix("final.")?, a))) {
+        let got = Array { shape: want.shape.clone(), values: last(&trainer, names, name) };
+        case.close(&format!("final.{name}"), name, &got.values, &want.values);
+    }
+    for (name, want) in case.json["expected"]["final_param_norms"].as_object().unwrap() {
+        let norm = last(&trainer, names, name).iter().map(|x| x * x).sum::<f64>().sqrt();
+        case.close("final_param_norms", &format!("norm of {name}"), &[norm], &[want.as_f64().unwrap()]);
+    }
+}
+
+/// The final values of a weight, in the reference's layout.
+fn last(trainer: &Trainer, names: &Names, name: &str) -> Vec<f64> {
+    let (path, turned) = &names.0[name];
+    let shape = trainer.table.iter().find(|entry| entry.path == *path).unwrap().shape.clone();
+    let array = Array { shape, values: values(&trainer.model, path).into_iter().map(f64::from).collect() };
+    if *turned { array.transposed().values } else { array.values }
+}
+
+/// The learning rate and weight decay of every parameter, and the multipliers, as microsoft/mup has
+/// them.
+fn factors_match(case: &Case, model: &ModelConfig, names: &Names) {
+    let trainer = trainer(case, model, names);
+    let optimizer = optimizer(case);
+    for (name, want) in case.json["per_parameter"].as_object().unwrap() {
+        let (path, _) = &names.0[name];
+        let entry = trainer.table.iter().find(|entry| entry.path == *path).unwrap();
+        let pairs = [(entry.factors.lr, "lr_mult"), (optimizer.decay_of(entry), "weight_decay")];
+        for (got, key) in pairs {
+            let want = want[key].as_f64().unwrap();
+            assert!((got - want).abs() < 1e-12, "{}: {key} of {name} is {got}, not {want}", case.name);
+        }
+    }
+    if let Some(head) = trainer.table.iter().find(|entry| entry.path == "head.weight") {
+        assert!((head.factors.forward - case.number("output_multiplier")).abs() < 1e-12, "{}", case.name);
+    }
+}
