@@ -16,8 +16,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use unitgain_model::Transformer;
 
-/// Marks a file as ours; the number is that of the format.
+/// Name and number of the format.
 const FORMAT: &str = "unitgain-checkpoint-1";
+/// Key of our entry in the metadata of the file.
+const METADATA: &str = "unitgain";
+
+/// What the metadata hold.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: String,
+    position: Position,
+    config: String,
+}
 
 /// What a checkpoint knows beside the tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,11 +83,10 @@ pub fn save(
     }
     let path = folder.join(format!("step_{:08}.safetensors", position.step));
     let failed = |problem: String| Error::Checkpoint { path: path.clone(), problem };
-    let metadata = HashMap::from([
-        ("format".to_string(), FORMAT.to_string()),
-        ("position".to_string(), serde_json::to_string(position).map_err(|e| failed(e.to_string()))?),
-        ("config".to_string(), config.to_toml()),
-    ]);
+    let header = Header { format: FORMAT.into(), position: position.clone(), config: config.to_toml() };
+    let header = serde_json::to_string(&header).map_err(|e| failed(e.to_string()))?;
+    // One entry: the order of several would change from run to run.
+    let metadata = HashMap::from([(METADATA.to_string(), header)]);
     let views = tensors
         .iter()
         .map(|(name, (shape, bytes))| TensorView::new(Dtype::F32, shape.clone(), bytes).map(|view| (name, view)))
@@ -140,14 +149,15 @@ impl Checkpoint {
             failed(format!("is truncated or damaged ({e}); delete it to resume from the one before"))
         };
         let (_, header) = SafeTensors::read_metadata(&contents).map_err(|e| damaged(&e))?;
-        let metadata = header.metadata().clone().unwrap_or_default();
-        if metadata.get("format").map(String::as_str) != Some(FORMAT) {
-            return Err(failed(format!("was not written by unitgain (format is not {FORMAT})")));
+        let own = header.metadata().as_ref().and_then(|metadata| metadata.get(METADATA));
+        let Some(Ok(Header { format, position, config })) = own.map(|own| serde_json::from_str(own)) else {
+            return Err(failed("was not written by unitgain".into()));
+        };
+        if format != FORMAT {
+            return Err(failed(format!("has the format {format:?}; this version reads {FORMAT:?}")));
         }
         let file = SafeTensors::deserialize(&contents).map_err(|e| damaged(&e))?;
-        let text = |key: &str| metadata.get(key).map(String::as_str).unwrap_or_default();
-        let position = serde_json::from_str(text("position")).map_err(|e| damaged(&e))?;
-        let config = RunConfig::parse(text("config"), &path.display().to_string(), &[])?;
+        let config = RunConfig::parse(&config, &path.display().to_string(), &[])?;
         let mut tensors = HashMap::new();
         for (name, view) in file.iter() {
             if view.dtype() != Dtype::F32 {

@@ -271,7 +271,8 @@ fn deserialize(table: Table, origin: &str) -> Result<RunConfig, Error> {
 
 /// Turns serde's message about the value at `path` into the key and what to do.
 fn explain(path: &str, message: &str) -> (String, String) {
-    let message = message.trim();
+    // What follows the first line is the path once more.
+    let message = message.lines().next().unwrap_or_default();
     let mut quoted = message.split('`').skip(1).step_by(2);
     let first = quoted.next().unwrap_or_default();
     let allowed: Vec<&str> = quoted.collect();
@@ -302,9 +303,13 @@ fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     (distance <= 2.max(name.len() / 3)).then_some(best)
 }
 
+/// The keys that say which variant a table is.
+const TAGS: [&str; 2] = ["kind", "task"];
+
 /// Applies one `key.path=value`. The value is TOML where it parses, and a string otherwise.
 ///
-/// A `kind` that changes starts that kind from its defaults: the other kind's settings go.
+/// A `kind` (of `data` a `task`) that changes starts the new one from its defaults: the settings of the
+/// old one go.
 fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
     let error = |key: &str, problem: String| Error::Config { origin: "--set".into(), key: key.into(), problem };
     let Some((path, raw)) = setting.split_once('=') else {
@@ -327,7 +332,7 @@ fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
     match holder {
         Holder::Table(table) => {
             let value = parse_value(raw.trim());
-            if *last == "kind" && table.get("kind").is_some_and(|kind| *kind != value) {
+            if TAGS.contains(last) && table.get(*last).is_some_and(|kind| *kind != value) {
                 table.clear();
             }
             table.insert((*last).to_string(), value);
@@ -355,7 +360,7 @@ impl<'a> Holder<'a> {
     fn enter(self, key: &str, default: Option<&Value>) -> Option<Self> {
         let slot = match self {
             Self::Table(table) => table.entry(key).or_insert_with(|| match default {
-                Some(Value::Table(d)) if d.contains_key("kind") || d.contains_key("task") => Value::Table(d.clone()),
+                Some(Value::Table(d)) if TAGS.iter().any(|tag| d.contains_key(*tag)) => Value::Table(d.clone()),
                 _ => Value::Table(Table::new()),
             }),
             Self::Array(array) => array.get_mut(key.parse::<usize>().ok()?)?,

@@ -57,12 +57,8 @@ pub(crate) struct At {
 impl Record {
     pub(crate) fn new(at: At, row: &HostRow, table: &ParamTable, blocks: usize) -> Self {
         let grad_norm = row.grad_norm();
-        let mut block = vec![0.0f32; blocks];
         let mut role = BTreeMap::<Role, f32>::new();
         for (entry, square) in table.iter().zip(&row.squares) {
-            if let Some(index) = entry.block {
-                block[index] += square;
-            }
             *role.entry(entry.role()).or_default() += square;
         }
         Self {
@@ -73,13 +69,24 @@ impl Record {
             tokens_per_second: at.tokens_per_second.round(),
             grad_norm,
             grad_norm_clipped: grad_norm * host_clip_coefficient(grad_norm, at.clip),
-            grad_norm_block: block.into_iter().map(f32::sqrt).collect(),
+            grad_norm_block: Self::block_norms(row, table, blocks),
             grad_norm_role: role.into_iter().map(|(role, square)| (role.name().into(), square.sqrt())).collect(),
             stream_rms: row.stream_rms.clone(),
             eval_loss: None,
             floor: None,
             excess: None,
         }
+    }
+
+    /// Norm of the gradients of each block.
+    pub fn block_norms(row: &HostRow, table: &ParamTable, blocks: usize) -> Vec<f32> {
+        let mut squares = vec![0.0f32; blocks];
+        for (entry, square) in table.iter().zip(&row.squares) {
+            if let Some(index) = entry.block {
+                squares[index] += square;
+            }
+        }
+        squares.into_iter().map(f32::sqrt).collect()
     }
 
     pub(crate) fn with_evaluation(mut self, loss: f32, floor: Option<f64>) -> Self {

@@ -17,7 +17,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 200)]
     tokens: usize,
     /// Divides the logits; 0 takes the most likely token
-    #[arg(long, default_value_t = 0.8)]
+    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
     /// Choose among the K most likely tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 0)]
