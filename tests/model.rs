@@ -324,7 +324,7 @@ fn blocks_can_differ() {
     let has = |path: &str| table.iter().any(|e| e.path.contains(path));
     assert!(has("blocks.0.around_mlp.norms.0.LayerNorm") && !has("blocks.0.around_mlp.scale"));
     assert!(has("blocks.2.around_mlp.norms.0.RmsNorm") && has("blocks.2.around_mlp.scale"));
-    assert!(has("final_norm.RmsNorm"));
+    assert!(has("final_norm.LayerNorm"));
     for (range, expected) in
         [([0, 4], "n_layers = 3"), ([2, 2], "first < last + 1"), ([0, 1], "already in another range")]
     {
@@ -359,15 +359,17 @@ fn combinations_are_refused_or_warned_of() {
     let refused = [
         ModelConfig { init: Some(Scheme::gpt2()), ..deep() },
         ModelConfig { scale: ScaleConfig::Depth {}, ..deep() },
-        ModelConfig { scale: ScaleConfig::Depth {}, ..tiny() },
+        ModelConfig { scale: ScaleConfig::Depth {}, init: Some(Scheme::gpt2()), ..tiny() },
         ModelConfig { norm: NormConfig::None {}, ..deep() },
         ModelConfig { final_norm: Some(true), ..deep() },
+        ModelConfig { final_norm: Some(true), norm: NormConfig::None {}, ..tiny() },
     ];
     let warned = [
         ModelConfig { final_norm: Some(false), ..tiny() },
         ModelConfig { init: Some(Scheme::lecun()), ..deep() },
         ModelConfig { scale: ScaleConfig::ReZero {}, ..tiny() },
         ModelConfig { norm: NormConfig::None {}, placement: Placement::PostNorm, ..tiny() },
+        ModelConfig { scale: ScaleConfig::Depth {}, placement: Placement::Sandwich, ..tiny() },
         ModelConfig { parametrization: Parametrization::Mup { base_width: 16, base_head_dim: None }, ..tiny() },
     ];
     let mut met = Vec::new();
@@ -411,4 +413,43 @@ fn weighted_cross_entropy_asks_only_where_the_weight_is_one() {
     let masked = cross_entropy(logits.clone(), x.clone(), Some(weights)).into_scalar::<f32>();
     let part = cross_entropy(logits.narrow(0, 0, 1).narrow(1, 3, 3), x.narrow(0, 0, 1).narrow(1, 3, 3), None);
     assert!((masked - part.into_scalar::<f32>()).abs() < 1e-6);
+}
+
+#[test]
+fn what_is_not_set_follows_from_what_is() {
+    let init = |config: ModelConfig| config.resolved().unwrap().init.unwrap();
+    assert_eq!(init(tiny()), Scheme::gpt2());
+    assert_eq!(init(ModelConfig { placement: Placement::DeepNorm, ..tiny() }), Scheme::xavier());
+    assert_eq!(init(ModelConfig { scale: ScaleConfig::Depth {}, ..tiny() }), Scheme::xavier());
+    let free = ModelConfig { norm: NormConfig::None {}, ..tiny() }.resolved().unwrap();
+    assert_eq!(free.final_norm, Some(false));
+}
+
+#[test]
+fn sizes_that_no_machine_has_are_refused() {
+    let problem = |config: ModelConfig| config.resolved().unwrap_err().to_string();
+    let huge = usize::MAX / 4;
+    for (config, key) in [
+        (ModelConfig { d_model: huge, n_heads: 1, ..tiny() }, "d_model"),
+        (ModelConfig { n_layers: huge, ..tiny() }, "n_layers"),
+        (ModelConfig { context: huge, ..tiny() }, "context"),
+        (ModelConfig { d_ff: Some(huge), ..tiny() }, "d_ff"),
+        (ModelConfig { vocab_size: Some(huge), ..tiny() }, "vocab_size"),
+        (ModelConfig { d_model: 1 << 20, ..tiny() }, "parameters"),
+    ] {
+        assert!(problem(config).contains(key), "{key}");
+    }
+}
+
+#[test]
+fn a_base_width_that_divides_nothing_still_gives_finite_weights() {
+    let parametrization = Parametrization::Mup { base_width: 1, base_head_dim: None };
+    let config = ModelConfig { d_ff: Some(8), init: Some(Scheme::kaiming()), parametrization, ..tiny() };
+    let (_, table) = config.build(1, &Device::flex()).unwrap();
+    for entry in table.iter().filter(|entry| entry.role().is_matrix()) {
+        assert!(entry.init_std.is_finite() && entry.init_std > 0.0, "{}", entry.path);
+    }
+    // Hidden: the base model's sqrt(2 / (fan_in / m)) times 1/sqrt(m) is sqrt(2 / fan_in) again.
+    let down = table.iter().find(|entry| entry.path == "blocks.0.mlp.down.weight").unwrap();
+    assert!((down.init_std - (2.0f64 / 8.0).sqrt()).abs() < 1e-12);
 }

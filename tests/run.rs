@@ -157,6 +157,10 @@ fn a_run_is_not_resumed_as_another() {
     assert!(settings.contains("seed (1, now 9)") && settings.contains("model.placement"), "{settings}");
     let set = |key: &str| RunConfig::parse(&small().to_toml(), "test", &[key.into()]).unwrap();
     assert!(problem(&set("data.vocab_size=9")).contains("another vocabulary (8 tokens, now 9)"));
+    // As the command does it: from the folder's own, resolved configuration.
+    let settings = ["data.vocab_size=9".to_string()];
+    let resolved = RunConfig::load(&folder.join("config.toml"), &settings).unwrap();
+    assert!(problem(&resolved).contains("another vocabulary (8 tokens, now 9)"));
     let missing = train(&config, &scratch.0.join("nothing"), Start::Resume, &mut |_| ()).unwrap_err().to_string();
     assert!(missing.contains("has no checkpoints/"), "{missing}");
 }
@@ -187,8 +191,18 @@ fn an_occupied_folder_is_left_alone() {
     let problem = train(&small(), &scratch.0, Start::New, &mut |_| ()).unwrap_err().to_string();
     assert!(problem.contains("--force") && problem.contains("--resume") && problem.contains("--out"), "{problem}");
     assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 1);
-    go(&small(), &scratch.0, Start::Replace);
-    assert_eq!(std::fs::read_to_string(scratch.0.join("notes.txt")).unwrap(), "mine");
+    let problem = train(&small(), &scratch.0, Start::Replace, &mut |_| ()).unwrap_err().to_string();
+    assert!(problem.contains("is not a run"), "{problem}");
+    assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 1);
+    // A run that has something beside it is replaced, and the rest stays.
+    let run = scratch.0.join("run");
+    go(&small(), &run, Start::New);
+    std::fs::write(run.join("notes.txt"), "mine").unwrap();
+    std::fs::write(run.join("checkpoints/kept.txt"), "mine").unwrap();
+    go(&small(), &run, Start::Replace);
+    for file in ["notes.txt", "checkpoints/kept.txt"] {
+        assert_eq!(std::fs::read_to_string(run.join(file)).unwrap(), "mine");
+    }
 }
 
 #[test]
@@ -293,6 +307,7 @@ fn a_checkpoint_that_does_not_fit_is_refused_by_name() {
         std::fs::write(&path, &whole[..length]).unwrap();
         assert!(problem().contains("truncated or damaged") && problem().contains("step_00000024"), "{}", problem());
     }
+    assert!(problem().contains("cut off: optimizer.second.position"), "{}", problem());
     let data = [0u8; 4];
     let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![1], &data).unwrap();
     std::fs::write(&path, safetensors::serialize([("x", view)], None).unwrap()).unwrap();
@@ -370,7 +385,8 @@ fn the_group_ratios_of_the_learning_rate_stay_over_the_schedule() {
     ];
     let config = RunConfig::parse(&small().to_toml(), "test", &settings).unwrap();
     let (config, task) = config.prepare().unwrap();
-    for lr in [1.0, 10.0] {
+    let schedule = unitgain_train::ScheduleConfig::Cosine { warmup: 4, min_ratio: 0.1 };
+    for lr in [0, 2, 5, 15].map(|t| 10.0 * schedule.factor(t, 20)) {
         let trainer = Trainer::new(&config.model, config.optimizer, 0.0, 1, &Device::flex()).unwrap();
         let before = weights(&trainer.model);
         let (trainer, row) = trainer.step(&[task.batch(1, Split::Train, 1, 0..8)], lr, false);
@@ -384,4 +400,81 @@ fn the_group_ratios_of_the_learning_rate_stay_over_the_schedule() {
         }
         assert!(trainer.table.iter().any(|e| e.factors.lr == 4.0) && trainer.table.iter().any(|e| e.factors.lr == 1.0));
     }
+}
+
+#[test]
+fn an_evaluation_that_is_not_finite_is_a_divergence() {
+    let scratch = Scratch::new("evaluation");
+    let settings: Vec<String> =
+        ["optimizer.kind=sgd", "optimizer.lr=1e38", "train.clip=0.0", "schedule.kind=constant", "train.steps=1"]
+            .map(String::from)
+            .to_vec();
+    let config = RunConfig::parse(&small().to_toml(), "test", &settings).unwrap();
+    let summary = go(&config, &scratch.0.join("run"), Start::New);
+    assert_eq!(summary.status, Status::Diverged);
+    assert!(summary.message.unwrap().contains("step 1: the evaluation after its update"));
+    assert_eq!(std::fs::read_dir(scratch.0.join("run/checkpoints")).unwrap().count(), 0);
+}
+
+#[test]
+fn one_process_at_a_time_trains_in_a_folder() {
+    let scratch = Scratch::new("lock");
+    let folder = scratch.0.join("run");
+    let mut problem = String::new();
+    {
+        let _one_at_a_time = GENERATOR.lock().unwrap();
+        train(&small(), &folder, Start::New, &mut |event| {
+            if matches!(event, Event::Saved(12)) {
+                problem = train(&small(), &folder, Start::Resume, &mut |_| ()).unwrap_err().to_string();
+            }
+        })
+        .unwrap();
+    }
+    assert!(problem.contains("another process is training in it"), "{problem}");
+    assert_eq!(records(&folder).len(), 11);
+}
+
+#[test]
+fn a_run_killed_between_its_last_checkpoint_and_its_summary_finishes() {
+    let scratch = Scratch::new("last");
+    let folder = scratch.0.join("run");
+    let finished = go(&small(), &folder, Start::New);
+    let running = Summary { status: Status::Running, ..finished.clone() };
+    std::fs::write(folder.join("summary.json"), serde_json::to_string(&running).unwrap()).unwrap();
+    let resumed = go(&small(), &folder, Start::Resume);
+    assert_eq!((resumed.status, resumed.step, resumed.eval_loss), (Status::Finished, 24, finished.eval_loss));
+}
+
+#[test]
+fn optimizer_state_that_is_missing_or_foreign_is_refused_by_name() {
+    let scratch = Scratch::new("state");
+    let folder = scratch.0.join("run");
+    go(&small(), &folder, Start::New);
+    let checkpoint = Checkpoint::newest(&folder).unwrap();
+    let load = |settings: &[&str]| {
+        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let config = RunConfig::parse(&small().to_toml(), "test", &settings).unwrap();
+        let (config, _) = config.prepare().unwrap();
+        let trainer = Trainer::new(&config.model, config.optimizer, 1.0, 1, &Device::flex()).unwrap();
+        checkpoint.load(trainer).map(|_| ()).map_err(|e| e.to_string())
+    };
+    assert_eq!(load(&[]), Ok(()));
+    let missing = {
+        let other = scratch.0.join("lion");
+        let lion = RunConfig::parse(&small().to_toml(), "test", &["optimizer.kind=lion".into()]).unwrap();
+        go(&lion, &other, Start::New);
+        let (config, _) = small().prepare().unwrap();
+        let trainer = Trainer::new(&config.model, config.optimizer, 1.0, 1, &Device::flex()).unwrap();
+        Checkpoint::newest(&other).unwrap().load(trainer).unwrap_err().to_string()
+    };
+    assert!(missing.contains("optimizer.second.embedding is missing"), "{missing}");
+    let lion = load(&["optimizer.kind=lion"]).unwrap_err();
+    assert!(lion.contains("tensors, the model and its optimizer have"), "{lion}");
+
+    let path = folder.join("checkpoints/step_00000024.safetensors");
+    let mut damaged = std::fs::read(&path).unwrap();
+    let middle = damaged.len() - 1000;
+    damaged[middle] ^= 1;
+    std::fs::write(&path, damaged).unwrap();
+    assert!(Checkpoint::newest(&folder).unwrap_err().to_string().contains("checksum"));
 }

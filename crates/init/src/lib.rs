@@ -110,10 +110,11 @@ impl Role {
 pub struct Spec {
     /// What it is for.
     pub role: Role,
-    /// Number of inputs of one output unit; for an embedding the number of entries.
-    pub fan_in: usize,
+    /// Number of inputs of one output unit; for an embedding the number of entries. In the base model
+    /// of a parametrization it need not be whole.
+    pub fan_in: f64,
     /// Number of output units.
-    pub fan_out: usize,
+    pub fan_out: f64,
     /// Number of blocks of the model.
     pub layers: usize,
 }

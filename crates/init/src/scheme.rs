@@ -84,10 +84,9 @@ impl Scheme {
                 ("embedding_std", embedding_std)
             }
         };
-        if std >= 0.0 && std.is_finite() {
-            Ok(())
-        } else {
-            Err(format!("{key} = {std} must be zero or a positive number"))
+        match std > 0.0 && std.is_finite() {
+            true => Ok(()),
+            false => Err(format!("{key} = {std} must be a positive number")),
         }
     }
 
@@ -104,7 +103,7 @@ impl Scheme {
     /// Under a width-aware parametrization `spec` is the weight as it is in the *base* model, or else
     /// a fan-in scheme and the parametrization would both divide by sqrt(width).
     pub fn std(self, spec: &Spec) -> f64 {
-        let (fan_in, fan_out) = (spec.fan_in as f64, spec.fan_out as f64);
+        let Spec { fan_in, fan_out, .. } = *spec;
         match self {
             Self::Gpt2 { std } if spec.role.writes_stream() => std / (2.0 * spec.layers as f64).sqrt(),
             Self::Gpt2 { std } => std,
@@ -134,7 +133,7 @@ mod tests {
 
     #[test]
     fn standard_deviations_are_the_formulas() {
-        let spec = |role| Spec { role, fan_in: 256, fan_out: 64, layers: 6 };
+        let spec = |role| Spec { role, fan_in: 256.0, fan_out: 64.0, layers: 6 };
         let close = |got: f64, want: f64| assert!((got - want).abs() < 1e-6, "{got} is not {want}");
         close(Scheme::gpt2().std(&spec(Role::Query)), 0.02);
         close(Scheme::gpt2().std(&spec(Role::MlpOut)), 0.005774);

@@ -67,11 +67,18 @@ pub static RULES: &[Rule] = &[
         applies: |c| c.final_norm == Some(true) && !last(c).final_norm(),
     },
     Rule {
+        pair: "final_norm = true and norm = \"none\"",
+        verdict: Verdict::Refuse,
+        reason: "the final norm is of the kind norm, which is none",
+        fix: "Leave final_norm out, or set norm and give the blocks norm = \"none\"",
+        applies: |c| c.final_norm == Some(true) && c.norm.is_none(),
+    },
+    Rule {
         pair: "final_norm = false and a placement that leaves the stream unnormalized",
         verdict: Verdict::Warn,
         reason: "the stream's rms grows with depth, and so do the logits",
         fix: "Leave final_norm out",
-        applies: |c| c.final_norm == Some(false) && last(c).final_norm() && !c.axes(c.n_layers - 1).norm.is_none(),
+        applies: |c| c.final_norm == Some(false) && last(c).final_norm() && !c.norm.is_none(),
     },
     Rule {
         pair: "placement = \"deep_norm\" and init other than \"xavier\"",
@@ -89,6 +96,17 @@ pub static RULES: &[Rule] = &[
         fix: "Set norm = \"none\" for ReZero as published",
         applies: |c| {
             (0..c.n_layers).any(|l| matches!(c.axes(l).scale, ScaleConfig::ReZero {}) && !c.axes(l).norm.is_none())
+        },
+    },
+    Rule {
+        pair: "placement = \"sandwich\" and a scale other than \"one\"",
+        verdict: Verdict::Warn,
+        reason: "the norm behind the branch divides by the branch's size and so undoes its scale",
+        fix: "Set scale = \"one\"",
+        applies: |c| {
+            (0..c.n_layers).map(|l| c.axes(l)).any(|axes| {
+                axes.placement == Placement::Sandwich && axes.scale != (ScaleConfig::One {}) && !axes.norm.is_none()
+            })
         },
     },
     Rule {

@@ -93,10 +93,12 @@ pub struct ModelConfig {
     /// How strongly a branch writes. Default `one`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub scale: ScaleConfig,
-    /// Whether a norm precedes the head. Default: what the placement of the last block needs.
+    /// Whether a norm, of the kind `norm`, precedes the head. Default: what the placement of the last
+    /// block needs, unless `norm` is `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_norm: Option<bool>,
-    /// How the matrices are drawn. Default `gpt2`; with `deep_norm` `xavier`, whose gain its beta is.
+    /// How the matrices are drawn. Default `gpt2`; `xavier` with `deep_norm`, whose beta is its gain,
+    /// and with `scale = "depth"`, which is gpt2's 1/sqrt(2L) in another place.
     #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub init: Option<Scheme>,
     /// How init, multipliers and learning rates depend on width. Default `standard`.
@@ -163,6 +165,11 @@ impl Default for ModelConfig {
     }
 }
 
+/// Largest size of anything: far above what can be trained, far below what overflows.
+const MOST: usize = 1 << 20;
+/// Most parameters: 64 GB of weights, before gradients and optimizer.
+const MOST_PARAMETERS: f64 = 1.6e10;
+
 /// The axes of one block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BlockAxes {
@@ -188,6 +195,7 @@ impl ModelConfig {
         });
         c.attention_bias.get_or_insert(c.bias);
         c.check_values(head_dim)?;
+        c.check_parameters()?;
         c.check_blocks()?;
         c.scale = c.scale.resolved(c.n_layers);
         for block in &mut c.block {
@@ -195,9 +203,10 @@ impl ModelConfig {
         }
         c.parametrization = c.parametrization.resolved(Shape { width: c.d_model, head_dim });
         let last = c.axes(c.n_layers - 1);
-        c.final_norm.get_or_insert(last.placement.final_norm());
-        let deep_norm = (0..c.n_layers).any(|layer| c.axes(layer).placement.branch_gain(c.n_layers) != 1.0);
-        c.init.get_or_insert(if deep_norm { Scheme::xavier() } else { Scheme::gpt2() });
+        c.final_norm.get_or_insert(last.placement.final_norm() && !c.norm.is_none());
+        let counts_depth = |axes: BlockAxes| axes.placement.counts_depth() || axes.scale.counts_depth();
+        let counted = (0..c.n_layers).any(|layer| counts_depth(c.axes(layer)));
+        c.init.get_or_insert(if counted { Scheme::xavier() } else { Scheme::gpt2() });
         combinations::refused(&c)?;
         Ok(c)
     }
@@ -238,6 +247,9 @@ impl ModelConfig {
         ];
         if let Some((key, _)) = sizes.iter().find(|(_, size)| *size == Some(0)) {
             return Err(value(key, 0, "must be at least 1"));
+        }
+        if let Some((key, Some(size))) = sizes.iter().find(|(_, size)| size.is_some_and(|n| n > MOST)) {
+            return Err(value(key, size, format!("must be at most {MOST}")));
         }
         if self.head_dim.is_none() && !self.d_model.is_multiple_of(self.n_heads) {
             let problem = format!("must be a multiple of n_heads = {}, or set head_dim", self.n_heads);
@@ -280,6 +292,23 @@ impl ModelConfig {
             ("parametrization", self.parametrization.check()),
         ];
         kinds.into_iter().try_for_each(|(key, checked)| checked.map_err(|problem| setting(key, problem)))
+    }
+
+    /// The matrices alone, by the formula, before any memory is asked for.
+    fn check_parameters(&self) -> Result<(), ModelError> {
+        let size = |n: Option<usize>| n.unwrap_or(0) as f64;
+        let (d, head_dim) = (self.d_model as f64, size(self.head_dim));
+        let attention = 2.0 * d * head_dim * (self.n_heads as f64 + size(self.n_kv_heads));
+        let mlp = d * size(self.d_ff) * if self.activation.is_gated() { 3.0 } else { 2.0 };
+        let tables = d * (2.0 * size(self.vocab_size) + self.context as f64);
+        let parameters = self.n_layers as f64 * (attention + mlp) + tables;
+        match parameters <= MOST_PARAMETERS {
+            true => Ok(()),
+            false => {
+                let problem = format!("makes a model of {parameters:.1e} parameters, more than {MOST_PARAMETERS:.0e}");
+                Err(value("d_model", self.d_model, problem))
+            }
+        }
     }
 
     fn check_blocks(&self) -> Result<(), ModelError> {

@@ -91,13 +91,13 @@ impl<'a> Nursery<'a> {
         let (block, layers) = (self.block, self.config.n_layers);
         let births = &mut self.births;
         module.visit(&mut Walk::new(|_: &str, id: ParamId, shape: Vec<usize>| {
-            let spec = Spec { role, fan_in: 1, fan_out: shape.iter().product(), layers };
+            let spec = Spec { role, fan_in: 1.0, fan_out: shape.iter().product::<usize>() as f64, layers };
             births.entry(id).or_insert(Birth { spec, block, init_std: 0.0 });
         }));
     }
 
     fn spec(&self, role: Role, fan_in: usize, fan_out: usize) -> Spec {
-        Spec { role, fan_in, fan_out, layers: self.config.n_layers }
+        Spec { role, fan_in: fan_in as f64, fan_out: fan_out as f64, layers: self.config.n_layers }
     }
 
     /// The gain that the placement of the block asks for.

@@ -47,7 +47,8 @@ pub enum Point {
 impl ModelConfig {
     /// Draws the model from `seed` on the host and puts it on `device`, which must be an autodiff
     /// device if the model is to be trained. The same seed gives the same weights on every device,
-    /// and two configurations share every matrix that they both have.
+    /// and two configurations draw each matrix that they both have from the same numbers: it differs
+    /// by the ratio of their standard deviations alone.
     ///
     /// # Errors
     /// As [`ModelConfig::resolved`], and if `vocab_size` is not set.
@@ -69,7 +70,7 @@ impl ModelConfig {
             final_norm: {
                 nursery.enter(None);
                 match config.final_norm {
-                    Some(true) => nursery.norm(&config.axes(config.n_layers - 1).norm, d, Role::Norm),
+                    Some(true) => nursery.norm(&config.norm, d, Role::Norm),
                     Some(false) | None => Norm::none(),
                 }
             },
@@ -149,6 +150,11 @@ impl Transformer {
     /// they must not be more than the context.
     pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut Cache) -> Tensor<3> {
         self.run(tokens, Some(cache), &mut |_, _| ())
+    }
+
+    /// What the parametrization multiplies the logits by, as a factor of the head.
+    pub fn head_multiplier(&self) -> f64 {
+        self.head_multiplier
     }
 
     /// Number of blocks.

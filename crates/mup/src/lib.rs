@@ -115,7 +115,7 @@ impl Parametrization {
         // How much longer than in the base model the side is that grows.
         let growth = match spec.role {
             Role::QkNorm => base_head_dim.map_or(m, |base| shape.head_dim as f64 / base),
-            Role::Scale if spec.fan_out == 1 => 1.0,
+            Role::Scale if spec.fan_out == 1.0 => 1.0,
             _ => m,
         };
         let forward = if spec.role == Role::Head { 1.0 / m } else { 1.0 };
@@ -131,9 +131,9 @@ impl Parametrization {
 
     /// The same weight in the base model: the sides that grow with the width shrink to it.
     pub fn base(self, spec: &Spec, width: usize) -> Spec {
-        let shrink = |n: usize| match self {
-            Self::Standard {} => n,
-            Self::Mup { base_width, .. } => n * base_width / width,
+        let shrink = |fan: f64| match self {
+            Self::Standard {} => fan,
+            Self::Mup { base_width, .. } => fan * base_width as f64 / width as f64,
         };
         match spec.role {
             Role::Embedding => Spec { fan_out: shrink(spec.fan_out), ..*spec },
@@ -166,8 +166,8 @@ mod tests {
 
     const MUP: Parametrization = Parametrization::Mup { base_width: 64, base_head_dim: None };
 
-    fn spec(role: Role, fan_in: usize, fan_out: usize) -> Spec {
-        Spec { role, fan_in, fan_out, layers: 2 }
+    fn spec(role: Role, fan_in: u32, fan_out: u32) -> Spec {
+        Spec { role, fan_in: fan_in.into(), fan_out: fan_out.into(), layers: 2 }
     }
 
     #[test]

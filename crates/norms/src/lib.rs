@@ -1,7 +1,7 @@
 //! Norms of the last axis.
 //!
 //! A [`NormConfig`] is what a TOML file asks for; [`NormConfig::build`] turns it into a [`Norm`].
-//! One file per kind holds its formula, source and tests. Adding a kind touches two files: its own
+//! One file per kind holds its formula, defaults and source. Adding a kind touches two files: its own
 //! and this one, where the compiler lists the arms that are missing.
 //!
 //! Statistics are computed in f32 whatever the type of the activations is, and `eps` is inside the
@@ -77,8 +77,10 @@ impl NormConfig {
     /// What is wrong with the settings, if anything.
     pub fn check(&self) -> Result<(), String> {
         match *self {
-            Self::LayerNorm { eps, .. } | Self::RmsNorm { eps } if !(eps > 0.0 && eps.is_finite()) => {
-                Err(format!("eps = {eps} must be a positive number"))
+            Self::LayerNorm { eps, .. } | Self::RmsNorm { eps }
+                if !(eps >= f64::from(f32::MIN_POSITIVE) && eps.is_finite()) =>
+            {
+                Err(format!("eps = {eps} must be a positive number that f32 can hold"))
             }
             Self::LayerNorm { .. } | Self::RmsNorm { .. } | Self::None {} => Ok(()),
         }

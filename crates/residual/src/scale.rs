@@ -1,8 +1,8 @@
 use crate::{About, Site};
 use serde::{Deserialize, Serialize};
 
-/// How strongly a branch writes into the stream. The scale belongs to the branch `f`, inside any
-/// norm that follows it, and so combines with every placement.
+/// How strongly a branch writes into the stream. The scale belongs to the branch `f`, so that it can
+/// stand in every placement; where a norm follows the branch (sandwich), that norm undoes it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScaleConfig {

@@ -5,7 +5,7 @@
 //! shape), and the vocabulary.
 
 use crate::data::Tokenizer;
-use crate::files::{remove_partial, write_atomically};
+use crate::files::{self, write_atomically};
 use crate::optim::State;
 use crate::{Error, RunConfig, Trainer};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -27,6 +27,8 @@ struct Header {
     format: String,
     position: Position,
     config: String,
+    /// Of all tensors.
+    checksum: u64,
 }
 
 /// What a checkpoint knows beside the tensors.
@@ -83,7 +85,12 @@ pub fn save(
     }
     let path = folder.join(format!("step_{:08}.safetensors", position.step));
     let failed = |problem: String| Error::Checkpoint { path: path.clone(), problem };
-    let header = Header { format: FORMAT.into(), position: position.clone(), config: config.to_toml() };
+    let header = Header {
+        format: FORMAT.into(),
+        position: position.clone(),
+        config: config.to_toml(),
+        checksum: checksum(tensors.iter().map(|(name, (_, bytes))| (name.as_str(), bytes.as_slice()))),
+    };
     let header = serde_json::to_string(&header).map_err(|e| failed(e.to_string()))?;
     // One entry: the order of several would change from run to run.
     let metadata = HashMap::from([(METADATA.to_string(), header)]);
@@ -101,12 +108,11 @@ pub fn save(
     Ok(())
 }
 
-/// The checkpoints of a folder, oldest first; unfinished ones of a killed process are removed.
+/// The checkpoints of a folder, oldest first.
 ///
 /// # Errors
 /// [`Error::Io`].
 pub fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    remove_partial(folder)?;
     let entries = std::fs::read_dir(folder).map_err(Error::io("read", folder))?;
     let mut all = Vec::new();
     for entry in entries {
@@ -148,18 +154,34 @@ impl Checkpoint {
         let damaged = |e: &dyn std::fmt::Display| {
             failed(format!("is truncated or damaged ({e}); delete it to resume from the one before"))
         };
+        let file = match SafeTensors::deserialize(&contents) {
+            Ok(file) => file,
+            Err(e) => {
+                return Err(match cut_off(&contents) {
+                    Some(names) => damaged(&format!("{e:?}; cut off: {}", few(&names))),
+                    None => damaged(&format!("{e:?}")),
+                });
+            }
+        };
         let (_, header) = SafeTensors::read_metadata(&contents).map_err(|e| damaged(&e))?;
         let own = header.metadata().as_ref().and_then(|metadata| metadata.get(METADATA));
-        let Some(Ok(Header { format, position, config })) = own.map(|own| serde_json::from_str(own)) else {
-            return Err(failed("was not written by unitgain".into()));
+        let Some(Ok(Header { format, position, config, checksum: expected })) =
+            own.map(|own| serde_json::from_str(own))
+        else {
+            let names: Vec<String> = file.names().into_iter().map(ToString::to_string).collect();
+            return Err(failed(format!("was not written by unitgain; it holds {}", few(&names))));
         };
         if format != FORMAT {
             return Err(failed(format!("has the format {format:?}; this version reads {FORMAT:?}")));
         }
-        let file = SafeTensors::deserialize(&contents).map_err(|e| damaged(&e))?;
+        let mut views: Vec<_> = file.iter().collect();
+        views.sort_by_key(|(name, _)| *name);
+        if checksum(views.iter().map(|(name, view)| (*name, view.data()))) != expected {
+            return Err(damaged(&"the checksum of its tensors is wrong"));
+        }
         let config = RunConfig::parse(&config, &path.display().to_string(), &[])?;
         let mut tensors = HashMap::new();
-        for (name, view) in file.iter() {
+        for (name, view) in views {
             if view.dtype() != Dtype::F32 {
                 return Err(failed(format!("{name} is {:?}, not F32", view.dtype())));
             }
@@ -189,19 +211,37 @@ impl Checkpoint {
     pub fn load(&self, mut trainer: Trainer) -> Result<Trainer, Error> {
         trainer.model = self.load_model(trainer.model)?;
         let device = trainer.device().clone();
-        let mut problems = Vec::new();
+        let (mut problems, mut used) = (Vec::new(), 0);
         let mut slot = |slot: &str, path: &str, elements: usize| {
-            let (_, values) = self.tensors.get(&format!("optimizer.{slot}.{path}"))?;
-            if values.len() != elements {
-                problems.push(format!("optimizer.{slot}.{path} has {} elements, not {elements}", values.len()));
+            let name = format!("optimizer.{slot}.{path}");
+            match self.tensors.get(&name) {
+                Some((_, values)) if values.len() == elements => {
+                    used += 1;
+                    Some(Tensor::from_data(TensorData::new(values.clone(), [elements]), &device))
+                }
+                Some((_, values)) => {
+                    problems.push(format!("{name} has {} elements, not {elements}", values.len()));
+                    None
+                }
+                None => {
+                    problems.push(format!("{name} is missing"));
+                    None
+                }
             }
-            Some(Tensor::from_data(TensorData::new(values.clone(), [values.len()]), &device))
         };
+        let has_second = trainer.optimizer.config().has_second();
         let mut state = Vec::new();
         for entry in &trainer.table {
             let first = slot("first", &entry.path, entry.elements());
-            let second = slot("second", &entry.path, entry.elements());
+            let second = if has_second { slot("second", &entry.path, entry.elements()) } else { None };
             state.push(first.map(|first| State { first, second }));
+        }
+        if used + trainer.table.entries().len() != self.tensors.len() {
+            problems.push(format!(
+                "it holds {} tensors, the model and its optimizer have {}",
+                self.tensors.len(),
+                used + trainer.table.entries().len()
+            ));
         }
         if !problems.is_empty() {
             return Err(Error::Checkpoint { path: self.path.clone(), problem: shortened(&problems) });
@@ -282,13 +322,33 @@ pub fn assign<M: Module>(model: M, values: &HashMap<String, (Vec<usize>, Vec<f32
     if problems.is_empty() { Ok(model) } else { Err(shortened(&problems)) }
 }
 
-/// The first few of many.
 fn shortened(problems: &[String]) -> String {
-    let shown = problems.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
-    match problems.len() {
-        n if n > 8 => format!("does not fit the model: {shown}; and {} more", n - 8),
-        _ => format!("does not fit the model: {shown}"),
+    format!("does not fit the model: {}", few(problems))
+}
+
+/// The first few of many.
+fn few(all: &[String]) -> String {
+    let shown = all.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
+    match all.len() {
+        0 => "nothing".into(),
+        n if n > 8 => format!("{shown}; and {} more", n - 8),
+        _ => shown,
     }
+}
+
+/// Names of the tensors whose end lies behind the end of the file, if its header is whole.
+fn cut_off(contents: &[u8]) -> Option<Vec<String>> {
+    let length = usize::try_from(u64::from_le_bytes(*contents.first_chunk::<8>()?)).ok()?;
+    let header = contents.get(8..length.checked_add(8)?)?;
+    let available = (contents.len() - 8 - length) as u64;
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).ok()?;
+    let is_behind = |entry: &serde_json::Value| entry["data_offsets"][1].as_u64().is_some_and(|end| end > available);
+    Some(header.into_iter().filter(|(_, entry)| is_behind(entry)).map(|(name, _)| name).collect())
+}
+
+/// Of names and contents, in the order given.
+fn checksum<'a>(tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> u64 {
+    tensors.fold(files::HASH_START, |hash, (name, bytes)| files::hash(files::hash(hash, name.as_bytes()), bytes))
 }
 
 fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {

@@ -207,6 +207,36 @@ impl RunConfig {
 
     fn check(&self) -> Result<(), Error> {
         device::from_name(&self.backend)?;
+        if i64::try_from(self.seed).is_err() {
+            return Err(Error::config(
+                "seed",
+                format!("{} must be at most {}, the largest number of TOML", self.seed, i64::MAX),
+            ));
+        }
+        let sizes = [
+            ("train.batch_size", self.train.batch_size),
+            ("train.accumulate", self.train.accumulate),
+            ("eval.batches", self.eval.batches),
+        ];
+        if let Some((key, n)) = sizes.iter().find(|(_, n)| *n > MOST) {
+            return Err(Error::config(key, format!("{n} must be at most {MOST}")));
+        }
+        let rows = self.train.batch_size * self.model.context.min(MOST);
+        if rows > MOST_TOKENS {
+            let problem = format!(
+                "{} sequences of model.context = {} tokens are more than {MOST_TOKENS} tokens in one pass",
+                self.train.batch_size, self.model.context
+            );
+            return Err(Error::config("train.batch_size", problem));
+        }
+        let lengths = [
+            ("train.steps", self.train.steps),
+            ("schedule.warmup", self.schedule.warmup()),
+            ("schedule.decay", self.schedule.decay()),
+        ];
+        if let Some((key, n)) = lengths.iter().find(|(_, n)| *n > MOST_STEPS) {
+            return Err(Error::config(key, format!("{n} must be at most {MOST_STEPS}")));
+        }
         let least_one = [
             ("train.steps", self.train.steps),
             ("train.batch_size", self.train.batch_size),
@@ -243,6 +273,13 @@ impl RunConfig {
         keys
     }
 }
+
+/// Largest size of anything: far above what can be trained, far below what overflows.
+const MOST: usize = 1 << 20;
+/// Most tokens in one forward pass.
+const MOST_TOKENS: usize = 1 << 24;
+/// Longest run.
+const MOST_STEPS: usize = 1 << 40;
 
 fn compare(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
     match (a, b) {
@@ -293,7 +330,16 @@ fn explain(path: &str, message: &str) -> (String, String) {
     } else if message.starts_with("missing field") {
         (below(first), "missing, and has no default".into())
     } else {
-        (path.to_string(), message.to_string())
+        let types = [
+            ("usize", "a whole number"),
+            ("u64", "a whole number"),
+            ("f64", "a number"),
+            ("a boolean", "true or false"),
+        ];
+        let plain = types.iter().fold(message.to_string(), |text, (rust, plain)| {
+            text.replace(&format!("expected {rust}"), &format!("expected {plain}"))
+        });
+        (path.to_string(), plain)
     }
 }
 
@@ -401,8 +447,8 @@ mod tests {
             ("[model.norm]\nkind = 'none'\neps = 1", "model.norm.eps: unknown key. There are no keys here"),
             ("[model]\nplacement = 'prenorm'", "model.placement: unknown value \"prenorm\". Did you mean `pre_norm`?"),
             ("[model]\nnorm = 'rms'", "model.norm: unknown value \"rms\". Allowed: layer_norm, rms_norm, none"),
-            ("[model]\nd_model = 'wide'", "model.d_model: invalid type: string \"wide\", expected usize"),
-            ("[train]\nbatch_size = -1", "train.batch_size: invalid value: integer `-1`, expected usize"),
+            ("[model]\nd_model = 'wide'", "model.d_model: invalid type: string \"wide\", expected a whole number"),
+            ("[train]\nbatch_size = -1", "train.batch_size: invalid value: integer `-1`, expected a whole number"),
             ("[model.parametrization]\nkind = 'mup'", "model.parametrization.base_width: missing"),
             ("[[model.block]]\nrange = [0, 1]\nnorn = 1", "model.block[0].norn: unknown key. Did you mean `norm`?"),
             ("[optimiser]\nlr = 1", "optimiser: unknown key. Did you mean `optimizer`?"),

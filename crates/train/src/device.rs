@@ -1,7 +1,7 @@
 //! Devices by name.
 
 use crate::Error;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
 /// Backends, whether each is compiled in, and whether it takes an index.
 const BACKENDS: [(&str, bool, bool); 5] = [
@@ -48,7 +48,27 @@ pub fn from_name(name: &str) -> Result<Device, Error> {
     if index.is_some() && !indexed {
         return Err(error(format!("{backend} has one device and takes no index; write {backend:?}")));
     }
-    create(backend, index).ok_or_else(|| error("not compiled in".into()))
+    let device = create(backend, index).ok_or_else(|| error("not compiled in".into()))?;
+    if !is_host(backend) {
+        answers(&device).map_err(error)?;
+    }
+    Ok(device)
+}
+
+/// Whether the device can multiply: burn panics where there is no adapter or no driver.
+fn answers(device: &Device) -> Result<(), String> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let product = std::panic::catch_unwind(|| {
+        let a = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], device);
+        a.clone().matmul(a).into_data().iter::<f32>().collect::<Vec<_>>()
+    });
+    std::panic::set_hook(hook);
+    match product {
+        Ok(product) if product == [7.0, 10.0, 15.0, 22.0] => Ok(()),
+        Ok(product) => Err(format!("the device computes a wrong matrix product ({product:?}); update its driver")),
+        Err(_) => Err("there is no such device, or its driver does not work; check it with the vendor's tool".into()),
+    }
 }
 
 /// Whether tensors of the device live in the memory of the host and its operations run on rayon.
@@ -78,6 +98,12 @@ fn create(backend: &str, index: Option<usize>) -> Option<Device> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn a_device_that_computes_answers() {
+        assert_eq!(answers(&Device::flex()), Ok(()));
+    }
 
     #[test]
     fn a_bad_name_says_what_is_allowed() {

@@ -1,4 +1,4 @@
-//! What a run writes down. `docs/metrics.md` is the public description of the format.
+//! What a run writes down. `docs/run-folder.md` is the public description of the format.
 
 use crate::gradients::host_clip_coefficient;
 use crate::step::HostRow;

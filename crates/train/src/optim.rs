@@ -167,6 +167,14 @@ impl OptimizerConfig {
         self.eps() * entry.factors.eps
     }
 
+    /// Whether it remembers two tensors of every parameter, or one.
+    pub(crate) fn has_second(self) -> bool {
+        match self {
+            Self::Adamw { .. } | Self::Adam { .. } => true,
+            Self::Sgd { .. } | Self::Lion { .. } => false,
+        }
+    }
+
     /// How the step depends on the gradient's size: what a parametrization has to know.
     pub fn update(self) -> Update {
         match self {
@@ -177,9 +185,9 @@ impl OptimizerConfig {
 
     /// What is wrong with the settings: the key and the problem.
     pub(crate) fn check(self) -> Result<(), (&'static str, String)> {
-        let positive = |key, x: f64| match x > 0.0 && x.is_finite() {
+        let positive = |key, x: f64| match x >= f64::from(f32::MIN_POSITIVE) && x.is_finite() {
             true => Ok(()),
-            false => Err((key, format!("{x} must be a positive number"))),
+            false => Err((key, format!("{x} must be a positive number that f32 can hold"))),
         };
         let fraction = |key, x: f64| match (0.0..1.0).contains(&x) {
             true => Ok(()),
@@ -237,6 +245,11 @@ impl Optimizer {
     /// An optimizer that remembers nothing, for the parameters of `table`.
     pub fn new(config: OptimizerConfig, table: &ParamTable) -> Self {
         Self { config, time: 0, state: vec![None; table.entries().len()] }
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> OptimizerConfig {
+        self.config
     }
 
     /// Number of updates made.

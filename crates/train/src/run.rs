@@ -1,5 +1,5 @@
 use crate::checkpoint::{self, Checkpoint, Position};
-use crate::files::write_atomically;
+use crate::files::{self, write_atomically};
 use crate::metrics::{At, FORMAT, Seconds, Status, peak_memory};
 use crate::step::{HostRow, Row, read_rows};
 use crate::{Error, Record, RunConfig, Split, Summary, Task, Trainer, device};
@@ -65,6 +65,8 @@ pub fn train(
 }
 
 struct Run {
+    /// Keeps other processes out of the folder.
+    _lock: File,
     config: RunConfig,
     folder: PathBuf,
     task: Task,
@@ -82,6 +84,11 @@ struct Run {
 
 impl Run {
     fn open(config: &RunConfig, folder: &Path, start: Start) -> Result<Self, Error> {
+        let mut config = config.clone();
+        if start == Start::Resume {
+            // A resolved configuration pins the vocabulary; that of the checkpoint is compared below.
+            config.model.vocab_size = None;
+        }
         let (config, task) = config.prepare()?;
         for rule in config.model.warnings()? {
             tracing::warn!("{}: {}. {}", rule.pair, rule.reason, rule.fix);
@@ -95,13 +102,22 @@ impl Run {
             fingerprint: task.fingerprint(),
             tokenizer: task.tokenizer(),
         };
+        let lock;
         match start {
-            Start::New | Start::Replace => clear(folder, start)?,
+            Start::New | Start::Replace => {
+                check_free(folder, start)?;
+                fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+                lock = files::lock(folder)?;
+                clear(folder)?;
+            }
             Start::Resume => {
                 let checkpoint = Checkpoint::newest(folder)?;
                 check_same_run(&checkpoint, &config, &position, folder)?;
                 trainer = checkpoint.load(trainer)?;
                 position = checkpoint.position;
+                lock = files::lock(folder)?;
+                files::remove_partial(folder)?;
+                files::remove_partial(&folder.join("checkpoints"))?;
                 keep_records(&folder.join("metrics.jsonl"), position.step)?;
             }
         }
@@ -110,6 +126,7 @@ impl Run {
         write_atomically(&folder.join("config.toml"), config.to_toml().as_bytes())?;
         let path = folder.join("metrics.jsonl");
         let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("open", &path))?;
+        let earlier = read_summary(folder);
         let summary = Summary {
             format: FORMAT,
             status: Status::Running,
@@ -118,15 +135,16 @@ impl Run {
             steps: config.train.steps,
             tokens: position.tokens,
             parameters: trainer.table.elements(),
-            loss: None,
-            eval_loss: None,
+            loss: earlier.as_ref().and_then(|summary| summary.loss),
+            eval_loss: earlier.as_ref().and_then(|summary| summary.eval_loss),
             best_eval_loss: position.best_eval_loss,
             floor: task.floor(),
-            excess: None,
+            excess: earlier.as_ref().and_then(|summary| summary.excess),
             seconds: Seconds::default(),
             peak_memory: None,
         };
         let run = Self {
+            _lock: lock,
             config,
             folder: folder.to_path_buf(),
             task,
@@ -166,8 +184,10 @@ impl Run {
                 Err(message) => return self.diverged(message),
             };
             if record {
-                let written = self.record(step, &row, evaluate)?;
-                on_event(Event::Recorded(&written));
+                match self.record(step, &row, evaluate)? {
+                    Ok(written) => on_event(Event::Recorded(&written)),
+                    Err(message) => return self.diverged(message),
+                }
             }
             if save {
                 self.save()?;
@@ -175,6 +195,7 @@ impl Run {
             }
         }
         self.summary.status = Status::Finished;
+        self.refresh_summary();
         self.write_summary()?;
         Ok(self.summary)
     }
@@ -208,22 +229,36 @@ impl Run {
         self.since_record.0 += started.elapsed();
         self.seconds.logging += started.elapsed().as_secs_f64();
         for (step, row) in steps.iter().zip(&rows) {
-            let first = row.squares.iter().position(|square| !square.is_finite());
-            if first.is_some() || !row.loss.is_finite() {
-                let layer = match first {
-                    Some(index) => format!(
-                        "the first gradient that is not finite is that of {}",
-                        self.trainer.table.entries()[index].path
-                    ),
-                    None => "its gradients are finite".to_string(),
-                };
-                return Ok(Err(format!("diverged at step {step}: loss {}, {layer}", row.loss)));
+            if let Some(problem) = self.not_finite(row) {
+                return Ok(Err(format!("diverged at step {step}: {problem}")));
             }
         }
         Ok(rows.into_iter().next_back().ok_or_else(|| unreachable!("a step precedes every read")))
     }
 
-    fn record(&mut self, step: usize, row: &HostRow, evaluate: bool) -> Result<Record, Error> {
+    /// What of a step is not finite: the loss, and the gradients from the first to the last.
+    fn not_finite(&self, row: &HostRow) -> Option<String> {
+        let paths =
+            || self.trainer.table.iter().zip(&row.squares).filter(|(_, s)| !s.is_finite()).map(|(e, _)| &e.path);
+        match (row.loss.is_finite() && row.grad_norm().is_finite(), paths().next()) {
+            (true, None) => None,
+            (_, Some(first)) => {
+                let (count, last) = (paths().count(), paths().next_back().unwrap_or(first));
+                let all = row.squares.len();
+                let which = format!(
+                    "{count} of {all} gradients are not finite, the first that of {first}, the last that of {last}"
+                );
+                Some(format!("loss {}, {which}", row.loss))
+            }
+            (false, None) => {
+                Some(format!("loss {}, norm of all gradients {}, each gradient finite", row.loss, row.grad_norm()))
+            }
+        }
+    }
+
+    /// Writes the record of a step; or gives the message of a divergence that only the evaluation,
+    /// which is after the update, has seen.
+    fn record(&mut self, step: usize, row: &HostRow, evaluate: bool) -> Result<Result<Record, String>, Error> {
         let (time, tokens) = std::mem::take(&mut self.since_record);
         let at = At {
             step,
@@ -239,6 +274,11 @@ impl Run {
             let batches =
                 (0..self.config.eval.batches).map(|i| self.task.batch(self.config.seed, Split::Eval, i, 0..rows));
             let loss = self.trainer.evaluate(batches);
+            if !loss.is_finite() {
+                return Ok(Err(format!(
+                    "diverged at step {step}: the evaluation after its update has the loss {loss}"
+                )));
+            }
             record = record.with_evaluation(loss, self.task.floor());
             let best = self.position.best_eval_loss.map_or(loss, |best| best.min(loss));
             self.position.best_eval_loss = Some(best);
@@ -258,7 +298,7 @@ impl Run {
             self.summary.excess = record.excess;
             self.summary.best_eval_loss = self.position.best_eval_loss;
         }
-        Ok(record)
+        Ok(Ok(record))
     }
 
     fn save(&mut self) -> Result<(), Error> {
@@ -306,30 +346,44 @@ fn lr(config: &RunConfig, step: usize) -> f64 {
     config.optimizer.lr() * config.schedule.factor(step - 1, config.train.steps)
 }
 
-/// Makes room for a new run.
-fn clear(folder: &Path, start: Start) -> Result<(), Error> {
+/// Refuses a folder that holds something: any for a new run, one that is not a run for a replacement.
+fn check_free(folder: &Path, start: Start) -> Result<(), Error> {
     let occupied = match fs::read_dir(folder) {
-        Ok(mut entries) => entries.next().is_some(),
+        Ok(entries) => entries.flatten().any(|entry| entry.file_name() != files::LOCK),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
         Err(e) => return Err(Error::io("read", folder)(e)),
     };
-    if occupied && start == Start::New {
-        return Err(Error::Folder {
-            path: folder.to_path_buf(),
-            problem: "is not empty. Use --force to replace the run in it, --resume to go on with it, or --out for another folder".into(),
-        });
+    let refuse = |problem: &str| Err(Error::Folder { path: folder.to_path_buf(), problem: problem.into() });
+    match start {
+        Start::New if occupied => refuse(
+            "is not empty. Use --force to replace the run in it, --resume to go on with it, or --out for another folder",
+        ),
+        Start::Replace if occupied && read_summary(folder).is_none() => refuse(
+            "is not a run (it has no summary.json of one), so --force does not replace it. Use --out for another folder",
+        ),
+        Start::New | Start::Replace | Start::Resume => Ok(()),
     }
-    for file in ["config.toml", "metrics.jsonl", "summary.json"] {
-        let path = folder.join(file);
-        if path.exists() {
-            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
-        }
-    }
+}
+
+/// Removes the files of an earlier run, and nothing else.
+fn clear(folder: &Path) -> Result<(), Error> {
     let checkpoints = folder.join("checkpoints");
-    if checkpoints.exists() {
-        fs::remove_dir_all(&checkpoints).map_err(Error::io("remove", &checkpoints))?;
+    files::remove_partial(folder)?;
+    let mut own: Vec<PathBuf> = ["config.toml", "metrics.jsonl"].map(|file| folder.join(file)).to_vec();
+    if checkpoints.is_dir() {
+        files::remove_partial(&checkpoints)?;
+        own.extend(checkpoint::list(&checkpoints)?);
+    }
+    // The summary last: it is what says that this is a run.
+    own.push(folder.join("summary.json"));
+    for path in own.iter().filter(|path| path.exists()) {
+        fs::remove_file(path).map_err(Error::io("remove", path))?;
     }
     Ok(())
+}
+
+fn read_summary(folder: &Path) -> Option<Summary> {
+    serde_json::from_slice(&fs::read(folder.join("summary.json")).ok()?).ok()
 }
 
 /// Refuses to go on with another run than the one that wrote the checkpoint.
@@ -357,7 +411,8 @@ fn check_same_run(checkpoint: &Checkpoint, config: &RunConfig, here: &Position, 
             changed.join(", ")
         ));
     }
-    if there.step >= config.train.steps {
+    let finished = read_summary(folder).is_some_and(|summary| summary.status == Status::Finished);
+    if there.step > config.train.steps || (there.step == config.train.steps && finished) {
         return refuse(format!("has already made all its {} steps", there.step));
     }
     Ok(())

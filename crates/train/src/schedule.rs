@@ -90,6 +90,14 @@ impl ScheduleConfig {
         }
     }
 
+    /// Steps of decay at the end of the run, for the schedule that has them.
+    pub(crate) fn decay(self) -> usize {
+        match self {
+            Self::WarmupStableDecay { decay, .. } => decay,
+            Self::Constant { .. } | Self::Cosine { .. } | Self::Linear { .. } => 0,
+        }
+    }
+
     /// Whether the factor at a step depends on the length of the run.
     pub fn depends_on_length(self) -> bool {
         match self {

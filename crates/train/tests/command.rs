@@ -114,7 +114,16 @@ fn training_writes_a_run_folder_and_plain_lines() {
 #[test]
 fn a_killed_run_resumes_to_the_same_records() {
     let place = Place::new("kill");
-    let settings = ["train", "small.toml", "--set", "train.steps=400", "--set", "model.d_model=32"];
+    let settings = [
+        "train",
+        "small.toml",
+        "--set",
+        "train.steps=400",
+        "--set",
+        "model.d_model=32",
+        "--set",
+        "checkpoint.keep=1000",
+    ];
     place.good(&[&settings[..], &["--out", "whole"]].concat());
     let mut child =
         place.command(&[&settings[..], &["--out", "broken"]].concat()).stdout(Stdio::null()).spawn().unwrap();

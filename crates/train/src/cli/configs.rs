@@ -1,4 +1,5 @@
 use super::{Outcome, table};
+use std::io::Write;
 use unitgain_model::{Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme};
 use unitgain_train::data::TASKS;
 use unitgain_train::{OptimizerConfig, ScheduleConfig};
@@ -36,7 +37,7 @@ impl Args {
         }
         for (i, (_, key, variants)) in chosen.into_iter().enumerate() {
             if i > 0 {
-                println!();
+                writeln!(std::io::stdout())?;
             }
             let rows: Vec<Vec<String>> =
                 variants.iter().map(|(n, f, s)| vec![(*n).into(), (*f).into(), (*s).into()]).collect();

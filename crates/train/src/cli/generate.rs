@@ -10,9 +10,10 @@ use unitgain_train::generate::{Sampling, Writer};
 pub(crate) struct Args {
     /// The run folder
     run: PathBuf,
-    /// The text to continue; for synthetic tasks numbers separated by spaces
-    #[arg(long, default_value = "\n")]
-    prompt: String,
+    /// The text to continue; for synthetic tasks numbers separated by spaces [default: a line break,
+    /// or the first token]
+    #[arg(long)]
+    prompt: Option<String>,
     /// Number of tokens to add
     #[arg(long, default_value_t = 200)]
     tokens: usize,
@@ -33,23 +34,24 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         let writer = Writer::open(&self.run, &self.backend)?;
-        let prompt = writer.tokenizer.encode(&self.prompt)?;
+        let prompt = writer.tokenizer.encode(&self.prompt.unwrap_or_else(|| writer.tokenizer.default_prompt()))?;
         let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, seed: self.seed };
         let mut out = stdout().lock();
         let mut tokens = prompt.clone();
         let mut shown = 0;
         let mut failed = None;
-        let mut show = |token: Option<i32>| {
+        let mut show = |token: Option<i32>, is_last: bool| {
             tokens.extend(token);
             let text = writer.tokenizer.decode(&tokens);
             // A character whose bytes are not all there yet waits for the rest.
-            if failed.is_none() && !text.ends_with('\u{fffd}') {
+            if failed.is_none() && (is_last || !text.ends_with('\u{fffd}')) {
                 failed = out.write_all(&text.as_bytes()[shown..]).and_then(|()| out.flush()).err();
                 shown = text.len();
             }
         };
-        show(None);
-        writer.write(&prompt, self.tokens, sampling, &mut |token| show(Some(token)))?;
+        show(None, false);
+        writer.write(&prompt, self.tokens, sampling, &mut |token| show(Some(token), false))?;
+        show(None, true);
         if let Some(e) = failed {
             return Err(e.into());
         }

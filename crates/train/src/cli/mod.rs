@@ -7,6 +7,7 @@ mod table;
 mod train;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -58,8 +59,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Generate(args) => args.run(),
         Command::Configs(args) => args.run(),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "unitgain", &mut std::io::stdout());
-            Ok(Outcome::Success)
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "unitgain", &mut script);
+            std::io::stdout().write_all(&script).map(|()| Outcome::Success).map_err(Into::into)
         }
     };
     match result {

@@ -54,8 +54,7 @@ impl Args {
             .collect();
         if self.json {
             let mut out = std::io::stdout().lock();
-            serde_json::to_writer_pretty(&mut out, &rows)?;
-            writeln!(out)?;
+            writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
             return Ok(Outcome::Success);
         }
         let cells: Vec<Vec<String>> = rows
@@ -77,7 +76,12 @@ impl Args {
         let header =
             ["path", "role", "shape", "init_std", "multiplier", "lr_factor", "weight_decay", "eps", "elements"];
         table::print(&header, &cells, &[3, 4, 5, 6, 7, 8])?;
-        println!("{} parameters in {} tensors", trainer.table.elements(), rows.len());
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{} parameters in {} tensors", trainer.table.elements(), rows.len())?;
+        let readout = trainer.model.head_multiplier();
+        if config.model.tie_embeddings && readout != 1.0 {
+            writeln!(out, "as the tied head, embedding has the multiplier {}", number(readout))?;
+        }
         Ok(Outcome::Success)
     }
 }

@@ -15,8 +15,8 @@ pub(super) struct Copy {
 
 impl Copy {
     pub(super) fn new(symbols: usize, time: usize) -> Result<Self, Error> {
-        if symbols == 0 {
-            return Err(Error::config("data.symbols", "0 must be at least 1"));
+        if symbols == 0 || symbols > 1 << 16 {
+            return Err(Error::config("data.symbols", format!("{symbols} must be from 1 to {}", 1 << 16)));
         }
         if time < 2 {
             return Err(Error::config("model.context", format!("{time} must be at least 2 for data.task = \"copy\"")));

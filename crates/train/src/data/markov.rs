@@ -16,6 +16,8 @@ pub(super) fn branching() -> usize {
 
 /// More contexts than this would take minutes and gigabytes to prepare.
 const MOST_CONTEXTS: usize = 1 << 20;
+const MOST_TRANSITIONS: usize = 1 << 24;
+const MOST_SYMBOLS: usize = 1 << 12;
 
 /// A chain over contexts of `order` symbols. A context is a number in base `vocab_size`, its oldest
 /// symbol first.
@@ -53,6 +55,9 @@ impl Chain {
         if order == 0 || order > time {
             return Err(Error::config("data.order", format!("{order} must be from 1 to model.context = {time}")));
         }
+        if vocab_size > MOST_SYMBOLS {
+            return Err(Error::config("data.vocab_size", format!("{vocab_size} must be at most {MOST_SYMBOLS}")));
+        }
         let contexts = u32::try_from(order).ok().and_then(|order| vocab_size.checked_pow(order));
         let Some(contexts) = contexts.filter(|&n| n <= MOST_CONTEXTS) else {
             return Err(Error::config(
@@ -62,6 +67,14 @@ impl Chain {
                 ),
             ));
         };
+        if contexts * branching > MOST_TRANSITIONS {
+            return Err(Error::config(
+                "data.branching",
+                format!(
+                    "{contexts} contexts with {branching} successors each are more than {MOST_TRANSITIONS} transitions; take fewer of either"
+                ),
+            ));
+        }
         let mut chain = Self {
             vocab_size,
             order,
@@ -174,43 +187,49 @@ fn entropy(p: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
+    /// Probability of a prefix of at most `order` symbols.
+    fn of_prefix(chain: &Chain, prefix: &[i32]) -> f64 {
+        let size = chain.vocab_size.pow((chain.order - prefix.len()) as u32);
+        let first = prefix.iter().fold(0, |c, &t| c * chain.vocab_size + t as usize) * size;
+        chain.stationary[first..first + size].iter().sum()
+    }
+
+    /// Probability of the last symbol given those before it.
+    fn of_last(chain: &Chain, seen: &[i32]) -> f64 {
+        let (last, before) = seen.split_last().unwrap();
+        if before.len() < chain.order {
+            return of_prefix(chain, seen) / of_prefix(chain, before);
+        }
+        let context = before[before.len() - chain.order..].iter().fold(0, |c, &t| c * chain.vocab_size + t as usize);
+        let (next, probability) = chain.row(context);
+        probability[next.iter().position(|s| *s as i32 == *last).expect("a possible symbol")]
+    }
+
     #[test]
     fn the_floor_is_the_loss_of_the_chain_itself() {
-        for (order, branching) in [(1, 3), (2, 3), (3, 2)] {
-            let time = 24;
+        for (order, branching, time) in [(1, 3, 12), (2, 3, 2), (2, 3, 12), (3, 2, 6)] {
             let chain = Chain::new(5, order, branching, 7, time).unwrap();
             let mut rng = sample::stream(1, "test");
-            let sequences: Vec<Vec<i32>> = (0..20_000).map(|_| chain.sequence(&mut rng)).collect();
-            // -log p of every target whose context is complete, measured on samples
-            let (mut sum, mut count) = (0.0, 0usize);
-            for sequence in &sequences {
-                for i in order..=time {
-                    let context = sequence[i - order..i].iter().fold(0, |c, &t| c * 5 + t as usize);
-                    let (next, probability) = chain.row(context);
-                    let at = next.iter().position(|&s| s as i32 == sequence[i]).expect("a possible symbol");
-                    sum -= probability[at].ln();
-                    count += 1;
-                }
-            }
-            let rate = sum / count as f64;
-            assert!((rate - chain.entropy_rate()).abs() < 0.01, "{rate} is not {}", chain.entropy_rate());
-            if order == 1 {
-                assert!((chain.floor(time) - chain.entropy_rate()).abs() < 1e-12);
-            } else {
-                assert!(chain.floor(time) > chain.entropy_rate());
-            }
+            let losses: Vec<f64> = (0..20_000)
+                .map(|_| {
+                    let s = chain.sequence(&mut rng);
+                    (1..=time).map(|i| -of_last(&chain, &s[..=i]).ln()).sum::<f64>() / time as f64
+                })
+                .collect();
+            let n = losses.len() as f64;
+            let mean = losses.iter().sum::<f64>() / n;
+            let error = (losses.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / n / n).sqrt();
+            let floor = chain.floor(time);
+            assert!((mean - floor).abs() < 4.0 * error, "order {order}: {mean} +- {error} is not {floor}");
         }
     }
 
     #[test]
-    fn early_targets_cost_what_their_short_context_leaves_open() {
-        // With time = order - 1 + 1 the floor mixes H(context) - H(first symbol) and one full step.
-        let chain = Chain::new(4, 2, 2, 3, 2).unwrap();
-        let mut first = [0.0; 4];
-        chain.stationary.iter().enumerate().for_each(|(c, p)| first[c / 4] += p);
-        let second_given_first = entropy(&chain.stationary) - entropy(&first);
-        let want = (second_given_first + chain.entropy_rate()) / 2.0;
-        assert!((chain.floor(2) - want).abs() < 1e-12);
+    fn without_early_targets_the_floor_is_the_entropy_rate() {
+        let chain = Chain::new(5, 1, 3, 7, 24).unwrap();
+        assert!((chain.floor(24) - chain.entropy_rate()).abs() < 1e-12);
+        let chain = Chain::new(5, 2, 3, 7, 24).unwrap();
+        assert!(chain.floor(24) > chain.floor(240) && chain.floor(240) > chain.entropy_rate());
     }
 
     #[test]
@@ -234,5 +253,7 @@ mod tests {
         assert!(problem(8, 1, 9, 8).contains("data.branching"));
         assert!(problem(8, 9, 2, 8).contains("data.order"));
         assert!(problem(1000, 3, 2, 8).contains("1000^3"));
+        assert!(problem(1 << 20, 1, 2, 8).contains("data.vocab_size"));
+        assert!(problem(1024, 2, 1024, 8).contains("transitions"));
     }
 }

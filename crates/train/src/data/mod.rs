@@ -26,7 +26,8 @@ pub use tokenizer::Tokenizer;
 pub enum DataConfig {
     /// A Markov chain of order `order`: after any `order` symbols, `branching` of the `vocab_size`
     /// symbols can follow, with probabilities drawn once from a flat Dirichlet distribution. The floor
-    /// is its exact entropy rate.
+    /// is exact: the entropy rate for targets whose whole context is in the sequence, and what a
+    /// shorter context leaves open for the first `order - 1`.
     Markov {
         /// Number of symbols. Default 32.
         #[serde(default = "markov::vocab_size")]
@@ -96,7 +97,7 @@ impl Default for DataConfig {
 
 /// Name, floor and source of every task, as `unitgain configs` prints them.
 pub const TASKS: [(&str, &str, &str); 4] = [
-    ("markov", "order-k chain, sparse transitions; floor: exact entropy rate", "this project"),
+    ("markov", "order-k chain, sparse transitions; floor: its exact conditional entropy", "this project"),
     ("recall", "key-value pairs, then questions; floor 0", "arXiv:2312.04927"),
     ("copy", "symbols, separator, the symbols again; floor 0", "arXiv:1410.5401 section 4.1"),
     ("text", "a file by bytes or characters, 90/10 split; no floor", "nanoGPT (char)"),

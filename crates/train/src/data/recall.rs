@@ -19,6 +19,9 @@ pub(super) struct Recall {
 
 impl Recall {
     pub(super) fn new(keys: usize, pairs: usize, time: usize) -> Result<Self, Error> {
+        if keys > 1 << 16 {
+            return Err(Error::config("data.keys", format!("{keys} must be at most {}", 1 << 16)));
+        }
         if pairs == 0 || pairs > keys {
             return Err(Error::config("data.pairs", format!("{pairs} must be from 1 to data.keys = {keys}")));
         }

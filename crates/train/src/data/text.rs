@@ -1,5 +1,5 @@
 use super::{Split, Tokenizer, TokenizerKind, below};
-use crate::Error;
+use crate::{Error, files};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -64,9 +64,7 @@ impl TextTokens {
     }
 
     pub(super) fn fingerprint(&self) -> u64 {
-        self.tokens
-            .iter()
-            .fold(0xCBF2_9CE4_8422_2325, |hash, &t| (hash ^ u64::from(t as u32)).wrapping_mul(0x100_0000_01B3))
+        self.tokens.iter().fold(files::HASH_START, |hash, token| files::hash(hash, &token.to_le_bytes()))
     }
 
     pub(super) fn sequence(&self, rng: &mut ChaCha8Rng, split: Split) -> Vec<i32> {

@@ -23,6 +23,16 @@ impl Tokenizer {
         }
     }
 
+    /// A prompt of one token that every model of this vocabulary knows: a line break where there is one.
+    pub fn default_prompt(&self) -> String {
+        match self {
+            Self::Byte => "\n".into(),
+            Self::Char(characters) if characters.contains('\n') => "\n".into(),
+            Self::Char(characters) => characters.chars().take(1).collect(),
+            Self::Symbols(_) => "0 ".into(),
+        }
+    }
+
     /// The tokens of `text`.
     ///
     /// # Errors
