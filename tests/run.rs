@@ -150,7 +150,7 @@ fn a_run_is_not_resumed_as_another() {
     assert!(problem_steps.contains("train.steps (6, now 24)"), "{problem_steps}");
     let mut other = config.clone();
     other.train.steps = 6;
-    assert!(problem(&other).contains("has already made all its 6 steps"));
+    assert!(problem(&other).contains("has already made 6 of train.steps = 6"));
     other.seed = 9;
     other.model.placement = Placement::PostNorm;
     let settings = problem(&other);

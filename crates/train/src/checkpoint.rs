@@ -27,7 +27,7 @@ struct Header {
     format: String,
     position: Position,
     config: String,
-    /// Of all tensors.
+    /// Of everything else.
     checksum: u64,
 }
 
@@ -85,12 +85,10 @@ pub fn save(
     }
     let path = folder.join(format!("step_{:08}.safetensors", position.step));
     let failed = |problem: String| Error::Checkpoint { path: path.clone(), problem };
-    let header = Header {
-        format: FORMAT.into(),
-        position: position.clone(),
-        config: config.to_toml(),
-        checksum: checksum(tensors.iter().map(|(name, (_, bytes))| (name.as_str(), bytes.as_slice()))),
-    };
+    let config = config.to_toml();
+    let named = tensors.iter().map(|(name, (_, bytes))| (name.as_str(), bytes.as_slice()));
+    let checksum = checksum(position, &config, named);
+    let header = Header { format: FORMAT.into(), position: position.clone(), config, checksum };
     let header = serde_json::to_string(&header).map_err(|e| failed(e.to_string()))?;
     // One entry: the order of several would change from run to run.
     let metadata = HashMap::from([(METADATA.to_string(), header)]);
@@ -117,14 +115,16 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut all = Vec::new();
     for entry in entries {
         let path = entry.map_err(Error::io("read", folder))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.starts_with("step_") && name.ends_with(".safetensors") {
-            all.push(path);
-        }
+        all.extend(step_of(&path).map(|step| (step, path)));
     }
-    // By number: names are padded, but a run can be longer than the padding.
-    all.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
-    Ok(all)
+    all.sort();
+    Ok(all.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The step of a checkpoint by its name; None for a file that is not ours.
+fn step_of(path: &Path) -> Option<u64> {
+    let digits = path.file_name()?.to_str()?.strip_prefix("step_")?.strip_suffix(".safetensors")?;
+    (digits.len() >= 8 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
 impl Checkpoint {
@@ -176,8 +176,8 @@ impl Checkpoint {
         }
         let mut views: Vec<_> = file.iter().collect();
         views.sort_by_key(|(name, _)| *name);
-        if checksum(views.iter().map(|(name, view)| (*name, view.data()))) != expected {
-            return Err(damaged(&"the checksum of its tensors is wrong"));
+        if checksum(&position, &config, views.iter().map(|(name, view)| (*name, view.data()))) != expected {
+            return Err(damaged(&"its checksum is wrong"));
         }
         let config = RunConfig::parse(&config, &path.display().to_string(), &[])?;
         let mut tensors = HashMap::new();
@@ -346,9 +346,11 @@ fn cut_off(contents: &[u8]) -> Option<Vec<String>> {
     Some(header.into_iter().filter(|(_, entry)| is_behind(entry)).map(|(name, _)| name).collect())
 }
 
-/// Of names and contents, in the order given.
-fn checksum<'a>(tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> u64 {
-    tensors.fold(files::HASH_START, |hash, (name, bytes)| files::hash(files::hash(hash, name.as_bytes()), bytes))
+/// Of the position, the configuration, and the names and contents of tensors in the order given.
+fn checksum<'a>(position: &Position, config: &str, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> u64 {
+    let position = format!("{position:?}");
+    let start = files::hash(files::hash(files::HASH_START, position.as_bytes()), config.as_bytes());
+    tensors.fold(start, |hash, (name, bytes)| files::hash(files::hash(hash, name.as_bytes()), bytes))
 }
 
 fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {

@@ -141,7 +141,8 @@ impl Default for Versions {
 }
 
 impl RunConfig {
-    /// Reads a file and applies `key.path=value` settings to it, in order.
+    /// Reads a file and applies `key.path=value` settings to it: kinds first, then what is inside them;
+    /// of two settings of one key the last counts.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Syntax`], or [`Error::Config`] with the key, the nearest known key and
@@ -163,7 +164,14 @@ impl RunConfig {
         if settings.is_empty() {
             return Ok(config);
         }
-        for setting in settings {
+        // A kind before its settings, whatever the order they were given in.
+        let mut ordered: Vec<&String> = settings.iter().collect();
+        ordered.sort_by_key(|setting| {
+            let path = setting.split('=').next().unwrap_or_default().trim();
+            let is_tag = path.rsplit('.').next().is_some_and(|last| TAGS.contains(&last));
+            path.split('.').count() - usize::from(is_tag)
+        });
+        for setting in ordered {
             set(&mut table, setting)?;
         }
         deserialize(table, &format!("{origin} with --set"))
@@ -185,6 +193,7 @@ impl RunConfig {
             Some(_) | None => config.model.vocab_size = Some(vocab_size),
         }
         config.model = config.model.resolved()?;
+        config.check_memory()?;
         config.versions = Some(Versions::default());
         Ok(config)
     }
@@ -259,11 +268,39 @@ impl RunConfig {
         self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))
     }
 
+    /// Refuses what cannot fit: the weights with gradient and optimizer, and of the activations only
+    /// those that every backward pass needs.
+    fn check_memory(&self) -> Result<(), Error> {
+        let Some(available) = metrics::total_memory().filter(|_| device::is_host(&self.backend)) else { return Ok(()) };
+        let model = &self.model;
+        let (d, d_ff) = (model.d_model as f64, model.d_ff.unwrap_or(0) as f64);
+        let layers = model.n_layers as f64;
+        let tokens = (self.train.batch_size * model.context) as f64;
+        let weights = 16.0 * layers * (4.0 * d * d + 2.0 * d * d_ff);
+        let activations = 4.0 * tokens * (layers * (6.0 * d + 2.0 * d_ff) + model.vocab_size.unwrap_or(0) as f64);
+        if weights + activations <= available as f64 {
+            return Ok(());
+        }
+        let problem = format!(
+            "{} sequences of {} tokens need at least {:.0} GB for a model of this size, and there are {:.0} GB; \
+             take fewer (and more train.accumulate) or a smaller model",
+            self.train.batch_size,
+            model.context,
+            (weights + activations) / 1e9,
+            available as f64 / 1e9
+        );
+        Err(Error::config("train.batch_size", problem))
+    }
+
     /// Keys whose values differ, but for those that do not change a step: what a resumed run must not
     /// change.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let table = |config: &Self| {
             let mut config = config.clone();
+            if let DataConfig::Text { path, .. } = &mut config.data {
+                // A text may move; its contents are compared by their fingerprint.
+                path.clear();
+            }
             (config.log, config.eval, config.checkpoint) = Default::default();
             config.versions = None;
             Value::try_from(config).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
@@ -299,11 +336,44 @@ fn compare(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
 }
 
 fn deserialize(table: Table, origin: &str) -> Result<RunConfig, Error> {
-    serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
+    let all = Value::Table(table);
+    serde_path_to_error::deserialize(all.clone()).map_err(|e| {
         let path = e.path().to_string();
-        let (key, problem) = explain(if path == "." { "" } else { &path }, &e.into_inner().to_string());
+        let message = e.into_inner().to_string();
+        let path = if path == "." { String::new() } else { within(&all, &path, &message) };
+        let (key, problem) = explain(&path, &message);
         Error::Config { origin: origin.into(), key, problem }
     })
+}
+
+/// The path of the value that a message about a table of some kind means: serde reads such a table as a
+/// whole and forgets the key, but its message shows the value.
+fn within(all: &Value, path: &str, message: &str) -> String {
+    let found = path.split('.').try_fold(all, |value, key| match key.split_once('[') {
+        Some((key, index)) => value.get(key)?.get(index.trim_end_matches(']').parse::<usize>().ok()?),
+        None => value.get(key),
+    });
+    let shown = |value: &Value| match value {
+        Value::String(s) if message.starts_with("unknown variant") => format!("`{s}`"),
+        Value::String(s) => format!("string {s:?}"),
+        Value::Integer(i) => format!("integer `{i}`"),
+        Value::Float(x) => format!("floating point `{x:?}`"),
+        Value::Boolean(b) => format!("boolean `{b}`"),
+        Value::Array(_) => "sequence".into(),
+        Value::Table(_) => "map".into(),
+        Value::Datetime(_) => "datetime".into(),
+    };
+    let about = |kind: &str| message.starts_with(kind);
+    match found {
+        Some(Value::Table(table)) if about("invalid") || about("unknown variant") => {
+            let mut keys = table.iter().filter(|(_, value)| message.contains(&shown(value))).map(|(key, _)| key);
+            match (keys.next(), keys.next()) {
+                (Some(key), None) => format!("{path}.{key}"),
+                (_, Some(_)) | (None, None) => path.to_string(),
+            }
+        }
+        Some(_) | None => path.to_string(),
+    }
 }
 
 /// Turns serde's message about the value at `path` into the key and what to do.
@@ -328,13 +398,17 @@ fn explain(path: &str, message: &str) -> (String, String) {
     } else if message.starts_with("unknown variant") {
         (path.to_string(), format!("unknown value {first:?}. {}", choices()))
     } else if message.starts_with("missing field") {
-        (below(first), "missing, and has no default".into())
+        let which =
+            if TAGS.contains(&first) { "say which; `unitgain configs` lists them" } else { "it has no default" };
+        (below(first), format!("missing: {which}"))
     } else {
         let types = [
-            ("usize", "a whole number"),
-            ("u64", "a whole number"),
+            ("usize", "a whole number, 0 or more"),
+            ("u64", "a whole number, 0 or more"),
             ("f64", "a number"),
             ("a boolean", "true or false"),
+            ("internally tagged enum ", "a table with a `kind` or `task`: "),
+            ("struct ", "a table: "),
         ];
         let plain = types.iter().fold(message.to_string(), |text, (rust, plain)| {
             text.replace(&format!("expected {rust}"), &format!("expected {plain}"))
@@ -346,7 +420,7 @@ fn explain(path: &str, message: &str) -> (String, String) {
 /// The known name that a misspelt one most likely means.
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let (distance, best) = known.iter().map(|k| (strsim::damerau_levenshtein(name, k), *k)).min()?;
-    (distance <= 2.max(name.len() / 3)).then_some(best)
+    (distance <= 1.max(name.len() / 3)).then_some(best)
 }
 
 /// The keys that say which variant a table is.
@@ -373,7 +447,8 @@ fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
     let mut holder = Holder::Table(table);
     for key in parents {
         default = default.and_then(|d| d.get(*key));
-        holder = holder.enter(key, default).ok_or_else(|| error(path, format!("{key} is a value, not a table")))?;
+        holder =
+            holder.enter(key, default).ok_or_else(|| error(path, format!("{key} is not a table or an index here")))?;
     }
     match holder {
         Holder::Table(table) => {
@@ -447,10 +522,24 @@ mod tests {
             ("[model.norm]\nkind = 'none'\neps = 1", "model.norm.eps: unknown key. There are no keys here"),
             ("[model]\nplacement = 'prenorm'", "model.placement: unknown value \"prenorm\". Did you mean `pre_norm`?"),
             ("[model]\nnorm = 'rms'", "model.norm: unknown value \"rms\". Allowed: layer_norm, rms_norm, none"),
-            ("[model]\nd_model = 'wide'", "model.d_model: invalid type: string \"wide\", expected a whole number"),
-            ("[train]\nbatch_size = -1", "train.batch_size: invalid value: integer `-1`, expected a whole number"),
-            ("[model.parametrization]\nkind = 'mup'", "model.parametrization.base_width: missing"),
+            (
+                "[model]\nd_model = 'wide'",
+                "model.d_model: invalid type: string \"wide\", expected a whole number, 0 or more",
+            ),
+            (
+                "[train]\nbatch_size = -1",
+                "train.batch_size: invalid value: integer `-1`, expected a whole number, 0 or more",
+            ),
+            ("[model.parametrization]\nkind = 'mup'", "model.parametrization.base_width: missing: it has no default"),
             ("[[model.block]]\nrange = [0, 1]\nnorn = 1", "model.block[0].norn: unknown key. Did you mean `norm`?"),
+            ("[optimizer]\nkind = 'adamw'\nlr = 'x'", "optimizer.lr: invalid type: string \"x\", expected a number"),
+            ("[schedule]\nkind = 'cosine'\nwarmup = -1", "schedule.warmup: invalid value: integer `-1`"),
+            (
+                "[data]\ntask = 'text'\npath = 'x'\ntokenizer = 'word'",
+                "data.tokenizer: unknown value \"word\". Allowed: byte, char",
+            ),
+            ("[optimizer]\nlr = 1.0", "optimizer.kind: missing: say which"),
+            ("model = 3", "model: invalid type: integer `3`, expected a table: ModelConfig"),
             ("[optimiser]\nlr = 1", "optimiser: unknown key. Did you mean `optimizer`?"),
             ("[data]\ntask = 'text'", "data.path: missing"),
             ("[model\n", "run.toml is not valid TOML"),
@@ -494,6 +583,22 @@ mod tests {
         let config = parse(text, &["model.parametrization.kind=standard", "optimizer.kind=adamw"]).unwrap();
         assert_eq!(config.model.parametrization, Parametrization::Standard {});
         assert_eq!(config.optimizer.lr(), 0.5);
+    }
+
+    #[test]
+    fn a_kind_comes_before_its_settings_in_any_order() {
+        let sgd = parse("", &["optimizer.lr=0.5", "optimizer.kind=sgd"]).unwrap();
+        assert_eq!((sgd.optimizer.about().0, sgd.optimizer.lr()), ("sgd", 0.5));
+        let text = parse("", &["data.path=t.txt", "data.task=text"]).unwrap();
+        assert!(matches!(text.data, DataConfig::Text { .. }));
+        assert!(parse("", &["optimizer.momntum=0.5", "optimizer.kind=sgd"]).unwrap_err().contains("momentum"));
+        assert_eq!(parse("", &["seed=1", "seed=2"]).unwrap().seed, 2);
+    }
+
+    #[test]
+    fn a_run_that_does_not_fit_into_memory_is_refused() {
+        let problem = parse("[train]\nbatch_size = 200000", &[]).unwrap().resolved(32).unwrap_err().to_string();
+        assert!(problem.contains("train.batch_size") && problem.contains("GB"), "{problem}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::{Error, device};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardUniform};
+use std::ops::ControlFlow;
 use std::path::Path;
 use unitgain_init::sample;
 use unitgain_model::{Cache, Transformer};
@@ -19,6 +20,17 @@ pub struct Sampling {
     pub top_k: usize,
     /// Seed of the choice.
     pub seed: u64,
+}
+
+impl Sampling {
+    /// # Errors
+    /// [`Error::Generate`] for a temperature that is not 0 or a positive number.
+    pub fn check(self) -> Result<(), Error> {
+        match self.temperature >= 0.0 && self.temperature.is_finite() {
+            true => Ok(()),
+            false => Err(Error::Generate(format!("--temperature {} must be 0 or a positive number", self.temperature))),
+        }
+    }
 }
 
 /// A trained model, ready to write.
@@ -45,7 +57,7 @@ impl Writer {
         Ok(Self { model, device, tokenizer: checkpoint.position.tokenizer.clone(), context: config.model.context })
     }
 
-    /// Continues `prompt` by `n` tokens, telling `on_token` each.
+    /// Continues `prompt` by `n` tokens, telling `on_token` each, until it breaks off.
     ///
     /// Keys and values are cached. Positions are absolute, so when the context is full the cache is
     /// filled anew with the last half of it.
@@ -57,17 +69,12 @@ impl Writer {
         prompt: &[i32],
         n: usize,
         sampling: Sampling,
-        on_token: &mut dyn FnMut(i32),
+        on_token: &mut dyn FnMut(i32) -> ControlFlow<()>,
     ) -> Result<Vec<i32>, Error> {
         if prompt.is_empty() {
             return Err(Error::Generate("the prompt has no token; give at least one with --prompt".into()));
         }
-        if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {
-            return Err(Error::Generate(format!(
-                "--temperature {} must be 0 or a positive number",
-                sampling.temperature
-            )));
-        }
+        sampling.check()?;
         let mut rng = sample::stream(sampling.seed, "generate");
         let mut all = prompt.to_vec();
         let mut cache = Cache::new();
@@ -83,7 +90,9 @@ impl Writer {
             };
             let token = choose(&self.logits(&unseen, &mut cache), sampling, &mut rng);
             all.push(token);
-            on_token(token);
+            if on_token(token).is_break() {
+                break;
+            }
         }
         Ok(all)
     }

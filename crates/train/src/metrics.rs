@@ -170,7 +170,16 @@ pub struct Seconds {
 
 /// Largest resident set of this process so far, in bytes; None where there is no `/proc`.
 pub fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    kilobytes("/proc/self/status", "VmHWM:")
+}
+
+/// Memory of this machine, in bytes; None where there is no `/proc`.
+pub(crate) fn total_memory() -> Option<u64> {
+    kilobytes("/proc/meminfo", "MemTotal:")
+}
+
+fn kilobytes(file: &str, key: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }

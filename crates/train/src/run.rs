@@ -289,7 +289,12 @@ impl Run {
             serde_json::to_string(&record).unwrap_or_else(|e| unreachable!("a record is always valid JSON: {e}"));
         line.push('\n');
         let path = self.folder.join("metrics.jsonl");
-        self.metrics.write_all(line.as_bytes()).map_err(Error::io("write", &path))?;
+        let before = self.metrics.metadata().map_err(Error::io("read", &path))?.len();
+        if let Err(e) = self.metrics.write_all(line.as_bytes()) {
+            // Half a line is worse than none; the error that counts is the first one.
+            let _ = self.metrics.set_len(before);
+            return Err(Error::io("write", &path)(e));
+        }
         self.seconds.logging += started.elapsed().as_secs_f64();
 
         self.summary.loss = Some(record.loss);
@@ -311,7 +316,6 @@ impl Run {
     }
 
     fn diverged(mut self, message: String) -> Result<Summary, Error> {
-        tracing::warn!("{message}");
         self.summary.status = Status::Diverged;
         self.summary.message = Some(message);
         self.refresh_summary();
@@ -349,6 +353,10 @@ fn lr(config: &RunConfig, step: usize) -> f64 {
 /// Refuses a folder that holds something: any for a new run, one that is not a run for a replacement.
 fn check_free(folder: &Path, start: Start) -> Result<(), Error> {
     let occupied = match fs::read_dir(folder) {
+        Err(_) if folder.is_file() => {
+            let problem = "is a file. Use --out for a folder that does not exist yet".into();
+            return Err(Error::Folder { path: folder.to_path_buf(), problem });
+        }
         Ok(entries) => entries.flatten().any(|entry| entry.file_name() != files::LOCK),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
         Err(e) => return Err(Error::io("read", folder)(e)),
@@ -413,7 +421,10 @@ fn check_same_run(checkpoint: &Checkpoint, config: &RunConfig, here: &Position, 
     }
     let finished = read_summary(folder).is_some_and(|summary| summary.status == Status::Finished);
     if there.step > config.train.steps || (there.step == config.train.steps && finished) {
-        return refuse(format!("has already made all its {} steps", there.step));
+        return refuse(format!(
+            "has already made {} of train.steps = {}. A run whose schedule is constant can be made longer with --steps",
+            there.step, config.train.steps
+        ));
     }
     Ok(())
 }

@@ -177,6 +177,11 @@ fn wrong_input_is_one_message_and_nothing_is_written() {
         (text("empty.txt"), "the file is empty"),
         (text("short.txt"), "too short"),
         (text("latin1.txt"), "not valid UTF-8 at byte 400"),
+        (set("seed=9223372036854775808"), "seed"),
+        (set("model.n_layers=1000000000000000000"), "model.n_layers = 1000000000000000000: must be at most"),
+        (set("train.batch_size=99999999999"), "train.batch_size: 99999999999 must be at most"),
+        (set("train.accumulate=99999999999"), "train.accumulate: 99999999999 must be at most"),
+        (set("data.branching=1000000"), "data.branching"),
         (set("backend=cuda"), "Build with `--features cuda`"),
         (set("backend=tpu"), "unknown backend"),
     ] {
@@ -191,6 +196,7 @@ fn wrong_input_is_one_message_and_nothing_is_written() {
     for (arguments, expected) in [
         (vec!["train", "missing.toml"], "cannot read missing.toml"),
         (vec!["train", "broken.toml"], "is not valid TOML"),
+        (vec!["train", "small.toml", "--out", "file"], "is a file"),
         (vec!["train", "small.toml", "--out", "file/run"], "run"),
         (vec!["train", "small.toml", "--out", "/proc/run"], "/proc/run"),
         (vec!["train", "--resume", "nowhere"], "nowhere"),
@@ -349,4 +355,41 @@ fn every_shipped_configuration_is_valid() {
         seen += 1;
     }
     assert!(seen >= 7);
+}
+
+#[test]
+fn a_closed_or_full_output_is_no_panic() {
+    let place = Place::new("pipes");
+    let shell = |script: &str| {
+        let program = env!("CARGO_BIN_EXE_unitgain");
+        let output = Command::new("sh")
+            .current_dir(&place.0)
+            .args(["-c", &script.replace("UNITGAIN", program)])
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    for command in ["params small.toml --json", "params small.toml", "configs", "completions bash"] {
+        let (_, shown) =
+            shell(&format!("{{ UNITGAIN {command}; echo $? >&3; }} 3>code | head -c 1 >/dev/null; cat code"));
+        assert_eq!(shown.trim(), "0", "{command}");
+    }
+    // A warning and an error that nobody can read change nothing.
+    let (code, _) = shell("UNITGAIN train small.toml --steps 2 --out a --set model.scale=re_zero 2>/dev/full");
+    assert_eq!(code, Some(0));
+    assert_eq!(shell("UNITGAIN train missing.toml 2>/dev/full").0, Some(2));
+    assert_eq!(shell("UNITGAIN train small.toml --steps 2 --out b >/dev/full").0, Some(0));
+}
+
+#[test]
+fn reading_a_run_changes_nothing_in_it() {
+    let place = Place::new("reader");
+    place.good(&["train", "small.toml", "--steps", "5", "--out", "run"]);
+    // A writer's unfinished file, a copy that a person made, and a name that only looks like ours.
+    for name in ["step_00000010.safetensors.partial", "step_00000005_copy.safetensors", "step_best.safetensors"] {
+        place.write(&format!("run/checkpoints/{name}"), "x");
+    }
+    let text = place.good(&["generate", "run", "--tokens", "5", "--temperature", "0"]);
+    assert_eq!(text.split_whitespace().count(), 6, "{text:?}");
+    assert_eq!(std::fs::read_dir(place.0.join("run/checkpoints")).unwrap().count(), 4);
 }

@@ -1,5 +1,6 @@
 use super::Outcome;
 use std::io::{Write, stdout};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use unitgain_train::generate::{Sampling, Writer};
 
@@ -12,7 +13,7 @@ pub(crate) struct Args {
     run: PathBuf,
     /// The text to continue; for synthetic tasks numbers separated by spaces [default: a line break,
     /// or the first token]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Number of tokens to add
     #[arg(long, default_value_t = 200)]
@@ -33,28 +34,30 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, seed: self.seed };
+        sampling.check()?;
         let writer = Writer::open(&self.run, &self.backend)?;
         let prompt = writer.tokenizer.encode(&self.prompt.unwrap_or_else(|| writer.tokenizer.default_prompt()))?;
-        let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, seed: self.seed };
         let mut out = stdout().lock();
-        let mut tokens = prompt.clone();
-        let mut shown = 0;
-        let mut failed = None;
-        let mut show = |token: Option<i32>, is_last: bool| {
-            tokens.extend(token);
-            let text = writer.tokenizer.decode(&tokens);
+        let mut pending = prompt.clone();
+        let mut show = |pending: &mut Vec<i32>, is_last: bool| {
+            let text = writer.tokenizer.decode(pending);
             // A character whose bytes are not all there yet waits for the rest.
-            if failed.is_none() && (is_last || !text.ends_with('\u{fffd}')) {
-                failed = out.write_all(&text.as_bytes()[shown..]).and_then(|()| out.flush()).err();
-                shown = text.len();
+            if text.ends_with('\u{fffd}') && !is_last {
+                return Ok(());
             }
+            pending.clear();
+            out.write_all(text.as_bytes()).and_then(|()| out.flush())
         };
-        show(None, false);
-        writer.write(&prompt, self.tokens, sampling, &mut |token| show(Some(token), false))?;
-        show(None, true);
-        if let Some(e) = failed {
-            return Err(e.into());
-        }
+        show(&mut pending, false)?;
+        let mut shown = Ok(());
+        writer.write(&prompt, self.tokens, sampling, &mut |token| {
+            pending.push(token);
+            shown = show(&mut pending, false);
+            if shown.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        shown?;
+        show(&mut pending, true)?;
         writeln!(out)?;
         Ok(Outcome::Success)
     }

@@ -47,12 +47,7 @@ enum Command {
 
 pub(crate) fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("UNITGAIN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .without_time()
-        .with_target(false)
-        .init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Quiet).without_time().with_target(false).init();
     let result = match Cli::parse().command {
         Command::Train(args) => args.run(),
         Command::Params(args) => args.run(),
@@ -70,9 +65,22 @@ pub(crate) fn main() -> ExitCode {
         // A reader that closed the pipe has what it wanted.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("error: {e:#}");
+            let _ = writeln!(std::io::stderr(), "error: {e}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Standard error, where a message that nobody can read is no reason to stop.
+struct Quiet;
+
+impl Write for Quiet {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        let _ = std::io::stderr().write_all(text);
+        Ok(text.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

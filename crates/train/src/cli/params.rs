@@ -88,7 +88,7 @@ impl Args {
 
 /// Six decimals without trailing zeros; small numbers in exponent form.
 fn number(x: f64) -> String {
-    if x != 0.0 && x.abs() < 1e-3 {
+    if x != 0.0 && !(1e-3..1e6).contains(&x.abs()) {
         return format!("{x:.3e}");
     }
     let text = format!("{x:.6}");
