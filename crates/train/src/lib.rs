@@ -14,6 +14,7 @@ pub mod data;
 pub mod device;
 mod error;
 mod files;
+mod folder;
 pub mod generate;
 mod gradients;
 pub mod metrics;

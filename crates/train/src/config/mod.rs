@@ -1,5 +1,8 @@
 //! The configuration of a run: one TOML file, read strictly.
 
+mod explain;
+mod set;
+
 use crate::{DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, device, metrics};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -160,7 +163,7 @@ impl RunConfig {
         let mut table: Table = toml::from_str(text)
             .map_err(|e| Error::Syntax { origin: origin.into(), problem: e.to_string().trim_end().into() })?;
         // The file alone first, so that its faults are not laid on the settings.
-        let config = deserialize(table.clone(), origin)?;
+        let config = explain::deserialize(table.clone(), origin)?;
         if settings.is_empty() {
             return Ok(config);
         }
@@ -172,9 +175,9 @@ impl RunConfig {
             path.split('.').count() - usize::from(is_tag)
         });
         for setting in ordered {
-            set(&mut table, setting)?;
+            set::set(&mut table, setting)?;
         }
-        deserialize(table, &format!("{origin} with --set"))
+        explain::deserialize(table, &format!("{origin} with --set"))
     }
 
     /// Checks every value, fits the model to the task's vocabulary, and writes out every default.
@@ -311,6 +314,9 @@ impl RunConfig {
     }
 }
 
+/// The keys that say which variant a table is.
+const TAGS: [&str; 2] = ["kind", "task"];
+
 /// Largest size of anything: far above what can be trained, far below what overflows.
 const MOST: usize = 1 << 20;
 /// Most tokens in one forward pass.
@@ -332,175 +338,6 @@ fn compare(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
         }
         (a, b) if a == b => {}
         (a, b) => keys.push(format!("{path} ({a}, now {b})")),
-    }
-}
-
-fn deserialize(table: Table, origin: &str) -> Result<RunConfig, Error> {
-    let all = Value::Table(table);
-    serde_path_to_error::deserialize(all.clone()).map_err(|e| {
-        let path = e.path().to_string();
-        let message = e.into_inner().to_string();
-        let path = if path == "." { String::new() } else { within(&all, &path, &message) };
-        let (key, problem) = explain(&path, &message);
-        Error::Config { origin: origin.into(), key, problem }
-    })
-}
-
-/// The path of the value that a message about a table of some kind means: serde reads such a table as a
-/// whole and forgets the key, but its message shows the value.
-fn within(all: &Value, path: &str, message: &str) -> String {
-    let found = path.split('.').try_fold(all, |value, key| match key.split_once('[') {
-        Some((key, index)) => value.get(key)?.get(index.trim_end_matches(']').parse::<usize>().ok()?),
-        None => value.get(key),
-    });
-    let shown = |value: &Value| match value {
-        Value::String(s) if message.starts_with("unknown variant") => format!("`{s}`"),
-        Value::String(s) => format!("string {s:?}"),
-        Value::Integer(i) => format!("integer `{i}`"),
-        Value::Float(x) => format!("floating point `{x:?}`"),
-        Value::Boolean(b) => format!("boolean `{b}`"),
-        Value::Array(_) => "sequence".into(),
-        Value::Table(_) => "map".into(),
-        Value::Datetime(_) => "datetime".into(),
-    };
-    let about = |kind: &str| message.starts_with(kind);
-    match found {
-        Some(Value::Table(table)) if about("invalid") || about("unknown variant") => {
-            let mut keys = table.iter().filter(|(_, value)| message.contains(&shown(value))).map(|(key, _)| key);
-            match (keys.next(), keys.next()) {
-                (Some(key), None) => format!("{path}.{key}"),
-                (_, Some(_)) | (None, None) => path.to_string(),
-            }
-        }
-        Some(_) | None => path.to_string(),
-    }
-}
-
-/// Turns serde's message about the value at `path` into the key and what to do.
-fn explain(path: &str, message: &str) -> (String, String) {
-    // What follows the first line is the path once more.
-    let message = message.lines().next().unwrap_or_default();
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let first = quoted.next().unwrap_or_default();
-    let allowed: Vec<&str> = quoted.collect();
-    let below = |name: &str| match path {
-        "" => name.to_string(),
-        path if path == name || path.ends_with(&format!(".{name}")) => path.to_string(),
-        path => format!("{path}.{name}"),
-    };
-    let choices = || match nearest(first, &allowed) {
-        Some(near) => format!("Did you mean `{near}`? Allowed: {}", allowed.join(", ")),
-        None => format!("Allowed: {}", allowed.join(", ")),
-    };
-    if message.starts_with("unknown field") {
-        let problem = if allowed.is_empty() { "There are no keys here".into() } else { choices() };
-        (below(first), format!("unknown key. {problem}"))
-    } else if message.starts_with("unknown variant") {
-        (path.to_string(), format!("unknown value {first:?}. {}", choices()))
-    } else if message.starts_with("missing field") {
-        let which =
-            if TAGS.contains(&first) { "say which; `unitgain configs` lists them" } else { "it has no default" };
-        (below(first), format!("missing: {which}"))
-    } else {
-        let types = [
-            ("usize", "a whole number, 0 or more"),
-            ("u64", "a whole number, 0 or more"),
-            ("f64", "a number"),
-            ("a boolean", "true or false"),
-            ("internally tagged enum ", "a table with a `kind` or `task`: "),
-            ("struct ", "a table: "),
-        ];
-        let plain = types.iter().fold(message.to_string(), |text, (rust, plain)| {
-            text.replace(&format!("expected {rust}"), &format!("expected {plain}"))
-        });
-        (path.to_string(), plain)
-    }
-}
-
-/// The known name that a misspelt one most likely means.
-fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let (distance, best) = known.iter().map(|k| (strsim::damerau_levenshtein(name, k), *k)).min()?;
-    (distance <= 1.max(name.len() / 3)).then_some(best)
-}
-
-/// The keys that say which variant a table is.
-const TAGS: [&str; 2] = ["kind", "task"];
-
-/// Applies one `key.path=value`. The value is TOML where it parses, and a string otherwise.
-///
-/// A `kind` (of `data` a `task`) that changes starts the new one from its defaults: the settings of the
-/// old one go.
-fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
-    let error = |key: &str, problem: String| Error::Config { origin: "--set".into(), key: key.into(), problem };
-    let Some((path, raw)) = setting.split_once('=') else {
-        return Err(error(setting, "has no value; write --set key.path=value".into()));
-    };
-    let path = path.trim();
-    let keys: Vec<&str> = path.split('.').map(str::trim).collect();
-    if keys.iter().any(|key| key.is_empty()) {
-        return Err(error(path, "has an empty part; write --set key.path=value".into()));
-    }
-    let (last, parents) = keys.split_last().unwrap_or((&"", &[]));
-
-    let defaults = Value::try_from(RunConfig::default()).unwrap_or_else(|_| Value::Table(Table::new()));
-    let mut default = Some(&defaults);
-    let mut holder = Holder::Table(table);
-    for key in parents {
-        default = default.and_then(|d| d.get(*key));
-        holder =
-            holder.enter(key, default).ok_or_else(|| error(path, format!("{key} is not a table or an index here")))?;
-    }
-    match holder {
-        Holder::Table(table) => {
-            let value = parse_value(raw.trim());
-            if TAGS.contains(last) && table.get(*last).is_some_and(|kind| *kind != value) {
-                table.clear();
-            }
-            table.insert((*last).to_string(), value);
-            Ok(())
-        }
-        Holder::Array(array) => match last.parse::<usize>().ok().and_then(|i| array.get_mut(i)) {
-            Some(slot) => {
-                *slot = parse_value(raw.trim());
-                Ok(())
-            }
-            None => Err(error(path, format!("{last:?} is not an index below {}", array.len()))),
-        },
-    }
-}
-
-/// What a part of a path leads into.
-enum Holder<'a> {
-    Table(&'a mut Table),
-    Array(&'a mut Vec<Value>),
-}
-
-impl<'a> Holder<'a> {
-    /// The table or array at `key`: made if it is missing, and spelt out if it is a kind alone. Both
-    /// start from the default where that has a kind.
-    fn enter(self, key: &str, default: Option<&Value>) -> Option<Self> {
-        let slot = match self {
-            Self::Table(table) => table.entry(key).or_insert_with(|| match default {
-                Some(Value::Table(d)) if TAGS.iter().any(|tag| d.contains_key(*tag)) => Value::Table(d.clone()),
-                _ => Value::Table(Table::new()),
-            }),
-            Self::Array(array) => array.get_mut(key.parse::<usize>().ok()?)?,
-        };
-        if let Value::String(kind) = slot {
-            *slot = Value::Table(Table::from_iter([("kind".to_string(), Value::String(kind.clone()))]));
-        }
-        match slot {
-            Value::Table(table) => Some(Self::Table(table)),
-            Value::Array(array) => Some(Self::Array(array)),
-            _ => None,
-        }
-    }
-}
-
-fn parse_value(raw: &str) -> Value {
-    match toml::from_str::<Table>(&format!("value = {raw}")) {
-        Ok(mut table) if table.len() == 1 => table.remove("value").unwrap_or_else(|| Value::String(raw.into())),
-        Ok(_) | Err(_) => Value::String(raw.into()),
     }
 }
 

@@ -1,0 +1,83 @@
+//! `--set key.path=value`.
+
+use super::{RunConfig, TAGS};
+use crate::Error;
+use toml::{Table, Value};
+
+/// Applies one `key.path=value`. The value is TOML where it parses, and a string otherwise.
+///
+/// A `kind` (of `data` a `task`) that changes starts the new one from its defaults: the settings of the
+/// old one go.
+pub(super) fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
+    let error = |key: &str, problem: String| Error::Config { origin: "--set".into(), key: key.into(), problem };
+    let Some((path, raw)) = setting.split_once('=') else {
+        return Err(error(setting, "has no value; write --set key.path=value".into()));
+    };
+    let path = path.trim();
+    let keys: Vec<&str> = path.split('.').map(str::trim).collect();
+    if keys.iter().any(|key| key.is_empty()) {
+        return Err(error(path, "has an empty part; write --set key.path=value".into()));
+    }
+    let (last, parents) = keys.split_last().unwrap_or((&"", &[]));
+
+    let defaults = Value::try_from(RunConfig::default()).unwrap_or_else(|_| Value::Table(Table::new()));
+    let mut default = Some(&defaults);
+    let mut holder = Holder::Table(table);
+    for key in parents {
+        default = default.and_then(|d| d.get(*key));
+        holder =
+            holder.enter(key, default).ok_or_else(|| error(path, format!("{key} is not a table or an index here")))?;
+    }
+    match holder {
+        Holder::Table(table) => {
+            let value = parse_value(raw.trim());
+            if TAGS.contains(last) && table.get(*last).is_some_and(|kind| *kind != value) {
+                table.clear();
+            }
+            table.insert((*last).to_string(), value);
+            Ok(())
+        }
+        Holder::Array(array) => match last.parse::<usize>().ok().and_then(|i| array.get_mut(i)) {
+            Some(slot) => {
+                *slot = parse_value(raw.trim());
+                Ok(())
+            }
+            None => Err(error(path, format!("{last:?} is not an index below {}", array.len()))),
+        },
+    }
+}
+
+/// What a part of a path leads into.
+enum Holder<'a> {
+    Table(&'a mut Table),
+    Array(&'a mut Vec<Value>),
+}
+
+impl<'a> Holder<'a> {
+    /// The table or array at `key`: made if it is missing, and spelt out if it is a kind alone. Both
+    /// start from the default where that has a kind.
+    fn enter(self, key: &str, default: Option<&Value>) -> Option<Self> {
+        let slot = match self {
+            Self::Table(table) => table.entry(key).or_insert_with(|| match default {
+                Some(Value::Table(d)) if TAGS.iter().any(|tag| d.contains_key(*tag)) => Value::Table(d.clone()),
+                _ => Value::Table(Table::new()),
+            }),
+            Self::Array(array) => array.get_mut(key.parse::<usize>().ok()?)?,
+        };
+        if let Value::String(kind) = slot {
+            *slot = Value::Table(Table::from_iter([("kind".to_string(), Value::String(kind.clone()))]));
+        }
+        match slot {
+            Value::Table(table) => Some(Self::Table(table)),
+            Value::Array(array) => Some(Self::Array(array)),
+            _ => None,
+        }
+    }
+}
+
+fn parse_value(raw: &str) -> Value {
+    match toml::from_str::<Table>(&format!("value = {raw}")) {
+        Ok(mut table) if table.len() == 1 => table.remove("value").unwrap_or_else(|| Value::String(raw.into())),
+        Ok(_) | Err(_) => Value::String(raw.into()),
+    }
+}
