@@ -148,7 +148,7 @@ fn describe(record: &Record) -> String {
         line += &format!("  evaluation {loss:.4}");
     }
     if let Some(excess) = record.excess {
-        line += &format!(" ({excess:+.4} to the floor)");
+        line += &format!(", {excess:.4} above the floor");
     }
     line
 }
