@@ -138,10 +138,9 @@ fn attention_is_the_formula() {
     // One head of one block without MLP influence is hard to isolate; a one-block model with known
     // weights is checked against the same formula on the host.
     let device = Device::flex();
-    for (position, qk_norm, softcap) in [
-        (Position::None {}, NormConfig::None {}, 0.0),
-        (Position::Rope { theta: 100.0 }, NormConfig::RmsNorm { eps: 1e-6 }, 2.0),
-    ] {
+    for (position, qk_norm, softcap) in
+        [(Position::None {}, NormConfig::None {}, 0.0), (Position::Rope { theta: 100.0 }, NormConfig::rms_norm(), 2.0)]
+    {
         let config = ModelConfig {
             n_layers: 1,
             n_heads: 4,

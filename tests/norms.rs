@@ -1,12 +1,16 @@
 //! Norms and residual connections against burn's layers, hard inputs, and their own equations.
 
+use crate::common::golden::{Array, Case, walk};
 use crate::common::max_difference;
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::{LayerNormConfig, RmsNormConfig};
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor, TensorData};
+use std::collections::HashMap;
 use unitgain_init::sample;
 use unitgain_model::{Norm, NormConfig, Placement, ScaleConfig};
-use unitgain_residual::{Residual, Site};
+use unitgain_norms::NormSite;
+use unitgain_residual::{Branch, Residual, Site};
+use unitgain_train::checkpoint::{assign, weights};
 
 fn draw(path: &str, rows: usize, width: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(sample::normal(1, path, rows * width, 1.0), [rows, width]), device)
@@ -46,12 +50,13 @@ fn norms_are_burns_forward_and_backward() {
             let gradients = (y.clone() * weights.clone()).sum().backward();
             (host(y), host(x.grad(&gradients).unwrap()))
         };
-        let ours = shaken(NormConfig::LayerNorm { eps, bias: true }.build(width, &device));
+        let ours = shaken(NormConfig::LayerNorm { eps, gain: true, bias: true }.build(NormSite::of(width), &device));
         let theirs = shaken(LayerNormConfig::new(width).with_epsilon(eps).init(&device));
         let (a, b) = (run(&|x| ours.forward(x)), run(&|x| theirs.forward(x)));
         assert!(max_difference(&a.0, &b.0) < 1e-5 && max_difference(&a.1, &b.1) < 1e-4);
 
-        let ours = shaken(NormConfig::RmsNorm { eps }.build(width, &device));
+        let ours =
+            shaken(NormConfig::RmsNorm { eps, gain: true, unit_offset: false }.build(NormSite::of(width), &device));
         let theirs = shaken(RmsNormConfig::new(width).with_epsilon(eps).init(&device));
         let (a, b) = (run(&|x| ours.forward(x)), run(&|x| theirs.forward(x)));
         assert!(max_difference(&a.0, &b.0) < 1e-5 && max_difference(&a.1, &b.1) < 1e-4);
@@ -67,7 +72,7 @@ fn hard_rows_stay_finite_and_right() {
     let rows = [vec![0.0; width], vec![1000.1; width], large_mean.clone()];
     let x = Tensor::<2>::from_data(TensorData::new(rows.concat(), [3, width]), &device).require_grad();
     for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
-        let norm = config.build(width, &device);
+        let norm = config.build(NormSite::of(width), &device);
         let y = norm.forward(x.clone());
         let gradients = (y.clone() * draw("w", 3, width, &device)).sum().backward();
         assert!(host(x.grad(&gradients).unwrap()).iter().all(|g| g.is_finite()));
@@ -93,7 +98,7 @@ fn bf16_rows_are_normalized_in_f32() {
     let device = Device::flex();
     let x = (draw("bf16", 4, 256, &device) * 3.0 + 5.0).cast(FloatDType::BF16);
     for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
-        let norm = config.build(256, &device);
+        let norm = config.build(NormSite::of(256), &device);
         let low = norm.forward(x.clone());
         assert_eq!(low.dtype(), x.dtype());
         let want = norm.forward(x.clone().cast(FloatDType::F32)).cast(FloatDType::BF16);
@@ -102,7 +107,7 @@ fn bf16_rows_are_normalized_in_f32() {
 }
 
 fn residual(placement: Placement, scale: ScaleConfig, device: &Device) -> Residual {
-    let site = Site { layer: 1, layers: 3, width: 16, gain: 1.0 };
+    let site = Site { layer: 1, layers: 3, width: 16, gain: 1.0, branch: Branch::Mlp };
     shaken(Residual::new(placement, &NormConfig::layer_norm(), scale, site, device))
 }
 
@@ -130,7 +135,7 @@ fn scales_multiply_the_branch_alone() {
     let device = Device::flex();
     let x = draw("stream", 4, 16, &device);
     let branch = |x: Tensor<2>| x * 2.0;
-    let site = Site { layer: 0, layers: 8, width: 16, gain: 0.5 };
+    let site = Site { layer: 0, layers: 8, width: 16, gain: 0.5, branch: Branch::Mlp };
     for (scale, factor) in [
         (ScaleConfig::One {}, 0.5),
         (ScaleConfig::Depth {}, 0.125),
@@ -141,5 +146,122 @@ fn scales_multiply_the_branch_alone() {
         let y = host(residual.forward(x.clone(), branch));
         let want = host(x.clone() + x.clone() * (2.0 * factor));
         assert!(max_difference(&y, &want) < 1e-6, "{scale:?}");
+    }
+}
+
+#[test]
+fn norms_match_the_reference_forward_and_backward() {
+    walk("norms", |kind, case| {
+        let eps = case.setting("eps").as_f64().unwrap_or(0.0);
+        let layer_norm = |gain, bias| NormConfig::LayerNorm { eps, gain, bias };
+        let rms_norm = |unit_offset| NormConfig::RmsNorm { eps, gain: true, unit_offset };
+        let config = match kind {
+            "layernorm" | "layernorm_bfloat16" | "layernorm_float16" => layer_norm(true, true),
+            "layernorm_nobias" => layer_norm(true, false),
+            "layernorm_noaffine" => layer_norm(false, false),
+            "rmsnorm" | "rmsnorm_bfloat16" | "rmsnorm_float16" => rms_norm(false),
+            "rmsnorm_gemma" | "rmsnorm_gemma_bfloat16" | "rmsnorm_gemma_float16" => rms_norm(true),
+            "prmsnorm" => NormConfig::PartialRmsNorm { eps, fraction: case.number("p") },
+            "scalenorm" => NormConfig::ScaleNorm { eps },
+            "dyt" => NormConfig::Dyt { alpha: None, bias: true },
+            _ => return false,
+        };
+        let low = match kind.rsplit('_').next() {
+            Some("bfloat16") => Some(FloatDType::BF16),
+            Some("float16") => Some(FloatDType::F16),
+            _ => None,
+        };
+        let prefixes: Vec<String> = match case.json["subcases"].as_object() {
+            Some(cases) => cases.keys().map(|name| format!("{name}.")).collect(),
+            None => vec![String::new()],
+        };
+        for prefix in prefixes {
+            reference_case(case, &prefix, config, low);
+        }
+        true
+    });
+}
+
+fn reference_case(case: &Case, prefix: &str, config: NormConfig, low: Option<FloatDType>) {
+    let device = Device::flex().autodiff();
+    let array = |name: &str| case.tensors.get(&format!("{prefix}{name}"));
+    let x = array("x").expect("an input");
+    let width = *x.shape.last().unwrap();
+    let rows = x.values.len() / width;
+    let matrix = |a: &Array| Tensor::<2>::from_data(TensorData::new(a.f32(), [rows, width]), &device);
+
+    let built = config.build(NormSite::of(width), &device);
+    let variant = format!("{built:?}").split('(').next().unwrap().to_string();
+    let own: HashMap<_, _> = weights(&built)
+        .into_iter()
+        .map(|(path, shape, _)| {
+            let name = path.rsplit('.').next().unwrap();
+            let given = array(name).unwrap_or_else(|| panic!("{}: {variant} has no {name}", case.name));
+            (path.clone(), (shape, given.f32()))
+        })
+        .collect();
+    let norm = assign(built, &own).unwrap();
+
+    if let Some(low) = low {
+        let y = norm.valid().forward(matrix(x).inner().cast(low));
+        assert_eq!(y.dtype(), DType::from(low), "{}", case.name);
+        let y: Vec<f64> = host(y.cast(FloatDType::F32)).into_iter().map(f64::from).collect();
+        case.close("y", "y", &y, &case.array("y").values);
+        return;
+    }
+    let x = matrix(x).require_grad();
+    let y = norm.forward(x.clone());
+    let as_f64 = |x: Vec<f32>| -> Vec<f64> { x.into_iter().map(f64::from).collect() };
+    if let Some(first) = array("y_row0") {
+        // The other row holds a NaN.
+        let y = as_f64(host(y));
+        let error = y[..width].iter().zip(&first.values).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(error < 1e-5, "{}: {prefix}: {error}", case.name);
+        assert!(y[width..].iter().any(|v| v.is_nan()), "{}: {prefix}: a NaN was lost", case.name);
+        return;
+    }
+    let plain = norm.valid().forward(x.clone().inner());
+    assert_eq!(host(y.clone()), host(plain), "{}: {prefix}: training and evaluation differ", case.name);
+    let gradients = (y.clone() * matrix(array("cot").expect("a cotangent"))).sum().backward();
+    let check = |name: &str, got: Vec<f32>| {
+        let key = format!("{prefix}{name}");
+        let want = &case.array(&key).values;
+        case.close(&key, &key, &as_f64(got), want);
+    };
+    check("y", host(y));
+    check("grad.x", host(x.grad(&gradients).expect("a gradient of x")));
+    for (path, gradient) in parameter_gradients(&norm, &gradients) {
+        check(&format!("grad.{}", path.rsplit('.').next().unwrap()), gradient);
+    }
+}
+
+fn parameter_gradients<M: Module>(module: &M, gradients: &Gradients) -> Vec<(String, Vec<f32>)> {
+    struct Read<'a>(&'a Gradients, Vec<Vec<f32>>);
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.push(host(param.val().grad(self.0).expect("a gradient")));
+        }
+    }
+    let mut read = Read(gradients, Vec::new());
+    module.visit(&mut read);
+    weights(module).into_iter().map(|(path, ..)| path).zip(read.1).collect()
+}
+
+#[test]
+fn gradients_are_those_of_finite_differences() {
+    let device = Device::flex().autodiff();
+    let (rows, width) = (3, 24);
+    for config in NormConfig::all() {
+        let norm = shaken(config.build(NormSite::of(width), &device));
+        let weights = draw("fd/weights", rows, width, &device);
+        let loss = |x: Tensor<2>| (norm.forward(x) * weights.clone()).sum();
+        let x = draw("fd/x", rows, width, &device).require_grad();
+        let gradient = host(x.grad(&loss(x.clone()).backward()).unwrap());
+        let direction = draw("fd/direction", rows, width, &device);
+        let step = 1e-3;
+        let at = |sign: f64| f64::from(loss(x.clone() + direction.clone() * (sign * step)).into_scalar::<f32>());
+        let measured = (at(1.0) - at(-1.0)) / (2.0 * step);
+        let exact: f64 = gradient.iter().zip(host(direction)).map(|(g, d)| f64::from(g * d)).sum();
+        assert!((measured - exact).abs() < 1e-2 * (1.0 + exact.abs()), "{config:?}: {measured} is not {exact}");
     }
 }

@@ -83,7 +83,7 @@ fn trajectories_match_the_reference() {
                 bias: true,
                 attention_bias: Some(false),
                 tie_embeddings: case.setting("tied").as_bool().unwrap(),
-                norm: NormConfig::LayerNorm { eps: case.number("norm_eps"), bias: true },
+                norm: NormConfig::LayerNorm { eps: case.number("norm_eps"), gain: true, bias: true },
                 parametrization: Parametrization::Mup { base_width: n("base_width"), base_head_dim: None },
                 ..ModelConfig::default()
             };
@@ -136,8 +136,8 @@ impl Names {
 fn norm(case: &Case) -> NormConfig {
     let eps = case.number("norm_eps");
     match case.text("norm") {
-        "layernorm" => NormConfig::LayerNorm { eps, bias: true },
-        "rmsnorm" => NormConfig::RmsNorm { eps },
+        "layernorm" => NormConfig::LayerNorm { eps, gain: true, bias: true },
+        "rmsnorm" => NormConfig::RmsNorm { eps, gain: true, unit_offset: false },
         other => panic!("{}: unknown norm {other:?}", case.name),
     }
 }

@@ -1,5 +1,6 @@
 //! Reference data: one folder a case, found by walking.
 
+use burn::tensor::{DType, TensorData};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -117,11 +118,17 @@ fn read_tensors(folder: &Path) -> HashMap<String, Array> {
             Dtype::F64 => data.as_chunks::<8>().0.iter().map(|b| f64::from_le_bytes(*b)).collect(),
             Dtype::I32 => data.as_chunks::<4>().0.iter().map(|b| f64::from(i32::from_le_bytes(*b))).collect(),
             Dtype::I64 => data.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b) as f64).collect(),
+            Dtype::BF16 => low_precision(&view, DType::BF16),
+            Dtype::F16 => low_precision(&view, DType::F16),
             other => panic!("{name} is {other:?}"),
         };
         (name.to_string(), Array { shape: view.shape().to_vec(), values })
     };
     file.iter().map(read).collect()
+}
+
+fn low_precision(view: &safetensors::tensor::TensorView<'_>, dtype: DType) -> Vec<f64> {
+    TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype).iter::<f64>().collect()
 }
 
 /// A list of numbers.

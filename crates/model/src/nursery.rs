@@ -6,8 +6,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
 use unitgain_init::{Role, Scheme, Spec, sample};
 use unitgain_mup::Update;
-use unitgain_norms::{Norm, NormConfig};
-use unitgain_residual::{Residual, Site};
+use unitgain_norms::{Norm, NormConfig, NormSite};
+use unitgain_residual::{Branch, Residual, Site};
 
 /// The one door through which parameters come into a model, each with its role.
 pub(crate) struct Nursery<'a> {
@@ -62,18 +62,19 @@ impl<'a> Nursery<'a> {
 
     /// A norm of a last axis of `width` entries.
     pub(crate) fn norm(&mut self, config: &NormConfig, width: usize, role: Role) -> Norm {
-        let norm = config.build(width, self.device);
+        let norm = config.build(NormSite::of(width), self.device);
         self.adopt(&norm, role);
         norm
     }
 
     /// The residual connection of one branch of the block that is being built.
-    pub(crate) fn residual(&mut self, axes: BlockAxes) -> Residual {
+    pub(crate) fn residual(&mut self, axes: BlockAxes, branch: Branch) -> Residual {
         let site = Site {
             layer: self.block.unwrap_or(0),
             layers: self.config.n_layers,
             width: self.config.d_model,
             gain: self.config.parametrization.branch_multiplier(self.config.n_layers),
+            branch,
         };
         let residual = Residual::new(axes.placement, &axes.norm, axes.scale, site, self.device);
         residual.norms().iter().for_each(|norm| self.adopt(norm, Role::Norm));

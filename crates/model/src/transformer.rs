@@ -11,6 +11,7 @@ use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Int, Tensor, module};
 use unitgain_init::Role;
 use unitgain_norms::Norm;
+use unitgain_residual::Branch;
 
 /// A decoder-only Transformer. Built by [`ModelConfig::build`].
 ///
@@ -110,7 +111,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
     let up = mlp("up", Role::MlpIn, d, d_ff);
     let down = mlp("down", Role::MlpOut, d_ff, d);
     Block {
-        around_attention: nursery.residual(axes),
+        around_attention: nursery.residual(axes, Branch::Attention),
         attention: Attention {
             query,
             key,
@@ -127,7 +128,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
             scale: config.parametrization.attention_scale(shape),
             softcap: config.attention_softcap,
         },
-        around_mlp: nursery.residual(axes),
+        around_mlp: nursery.residual(axes, Branch::Mlp),
         mlp: Mlp { gate, up, down, activation: config.activation },
         dropout: dropout(config),
     }

@@ -1,4 +1,4 @@
-use crate::{About, in_f32};
+use crate::{About, in_f32, scaled_eps};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -9,23 +9,19 @@ pub(crate) fn default_eps() -> f64 {
     1e-5
 }
 
-pub(crate) fn default_bias() -> bool {
-    true
-}
-
 /// LayerNorm (arXiv:1607.06450, eq. 4), with the biased variance in two passes.
 #[derive(Module, Debug)]
 pub struct LayerNorm {
-    gamma: Param<Tensor<1>>,
+    gamma: Option<Param<Tensor<1>>>,
     beta: Option<Param<Tensor<1>>>,
     eps: f64,
 }
 
 impl LayerNorm {
-    /// `gamma` = 1 and, with `bias`, `beta` = 0, both of shape `[width]`.
-    pub fn new(width: usize, eps: f64, bias: bool, device: &Device) -> Self {
+    /// With `gain`, `gamma` = 1, and with `bias`, `beta` = 0, both of shape `[width]`.
+    pub fn new(width: usize, eps: f64, gain: bool, bias: bool, device: &Device) -> Self {
         Self {
-            gamma: Param::from_tensor(Tensor::ones([width], device)),
+            gamma: gain.then(|| Param::from_tensor(Tensor::ones([width], device))),
             beta: bias.then(|| Param::from_tensor(Tensor::zeros([width], device))),
             eps,
         }
@@ -36,7 +32,11 @@ impl LayerNorm {
         in_f32(x, |x| {
             let centred = x.clone() - x.mean_dim(D - 1);
             let var = centred.clone().square().mean_dim(D - 1);
-            let y = centred / (var + self.eps).sqrt() * self.gamma.val().unsqueeze();
+            let y = centred / (var + scaled_eps(self.eps)).sqrt();
+            let y = match &self.gamma {
+                Some(gamma) => y * gamma.val().unsqueeze(),
+                None => y,
+            };
             match &self.beta {
                 Some(beta) => y + beta.val().unsqueeze(),
                 None => y,

@@ -4,19 +4,28 @@
 //! One file per kind holds its formula, defaults and source. Adding a kind touches two files: its own
 //! and this one, where the compiler lists the arms that are missing.
 //!
-//! Statistics are computed in f32 whatever the type of the activations is, and `eps` is inside the
-//! root.
+//! # Numbers
+//!
+//! Statistics are computed in f32 whatever the type of the activations is, in two passes, with `eps`
+//! inside the root; the result is rounded once, to the type of the input. They are those of
+//! `x 2^-32`, with `eps` scaled alike: a power of two changes no digit, and squares stay finite up to
+//! |x| of 1e28 instead of 1e19. A row beyond that, or one that holds a NaN, becomes NaN; the other rows
+//! do not notice. `eps` must be at least 1e-18, or its scaled form would vanish.
 
+mod dynamic;
 mod layer_norm;
 mod rms_norm;
+mod scale_norm;
 
 use burn::module::Module;
 use burn::nn::Identity;
 use burn::tensor::{Device, FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
+pub use dynamic::Dynamic;
 pub use layer_norm::LayerNorm;
 pub use rms_norm::RmsNorm;
+pub use scale_norm::ScaleNorm;
 
 /// Which norm to build, and its settings.
 ///
@@ -32,8 +41,11 @@ pub enum NormConfig {
         /// Added to the variance under the root. Default 1e-5.
         #[serde(default = "layer_norm::default_eps")]
         eps: f64,
+        /// Whether there is a `gamma`. Default true.
+        #[serde(default = "yes")]
+        gain: bool,
         /// Whether there is a `beta`. Default true.
-        #[serde(default = "layer_norm::default_bias")]
+        #[serde(default = "yes")]
         bias: bool,
     },
     /// `y = gamma * x / sqrt(mean(x^2) + eps)` (arXiv:1910.07467, eq. 4).
@@ -41,28 +53,104 @@ pub enum NormConfig {
         /// Added to the mean square under the root. Default 1e-6.
         #[serde(default = "rms_norm::default_eps")]
         eps: f64,
+        /// Whether there is a `gamma`. Default true.
+        #[serde(default = "yes")]
+        gain: bool,
+        /// Whether the gain is `1 + gamma`, with `gamma` 0 at the start, as in Gemma
+        /// (arXiv:2403.08295). Default false.
+        #[serde(default)]
+        unit_offset: bool,
+    },
+    /// RMSNorm whose mean square is that of the first entries alone (arXiv:1910.07467, section 4).
+    PartialRmsNorm {
+        /// Added to the mean square under the root. Default 1e-8.
+        #[serde(default = "rms_norm::default_partial_eps")]
+        eps: f64,
+        /// Part of the entries that counts. Default 0.0625.
+        #[serde(default = "rms_norm::default_fraction")]
+        fraction: f64,
+    },
+    /// `y = g x / max(|x|, eps)`, g a learned scalar, `sqrt(width)` at the start (arXiv:1910.05895,
+    /// eq. 4).
+    ScaleNorm {
+        /// Least length to divide by. Default 1e-5.
+        #[serde(default = "scale_norm::default_eps")]
+        eps: f64,
+    },
+    /// `y = x / max(|x|, eps)`.
+    L2Norm {
+        /// Least length to divide by. Default 1e-5.
+        #[serde(default = "scale_norm::default_eps")]
+        eps: f64,
+    },
+    /// `y = gamma * tanh(alpha x) + beta` (arXiv:2503.10622, eq. 1).
+    Dyt {
+        /// First alpha. Default by width and position, as the authors give it for language models.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        alpha: Option<f64>,
+        /// Whether there is a `beta`. Default true.
+        #[serde(default = "dynamic::default_bias")]
+        bias: bool,
+    },
+    /// `y = gamma * erf(alpha x + s) + beta` (arXiv:2512.10938, eq. 10).
+    Derf {
+        /// First alpha. Default 0.5.
+        #[serde(default = "dynamic::default_derf_alpha")]
+        alpha: f64,
+        /// Whether there is a `beta`. Default true.
+        #[serde(default = "dynamic::default_bias")]
+        bias: bool,
     },
     /// `y = x`.
     None {},
 }
 
+fn yes() -> bool {
+    true
+}
+
 /// Name, formula and source of one variant, as `unitgain configs` prints them.
 pub type About = (&'static str, &'static str, &'static str);
+
+/// What a norm is built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NormSite {
+    /// Number of entries of a row.
+    pub width: usize,
+    /// Whether attention reads its output.
+    pub before_attention: bool,
+}
+
+impl NormSite {
+    /// A norm that attention does not read.
+    pub fn of(width: usize) -> Self {
+        Self { width, before_attention: false }
+    }
+}
 
 impl NormConfig {
     /// One value of each kind, with its defaults.
     pub fn all() -> Vec<Self> {
-        vec![Self::layer_norm(), Self::rms_norm(), Self::None {}]
+        vec![
+            Self::layer_norm(),
+            Self::rms_norm(),
+            Self::PartialRmsNorm { eps: rms_norm::default_partial_eps(), fraction: rms_norm::default_fraction() },
+            Self::ScaleNorm { eps: scale_norm::default_eps() },
+            Self::L2Norm { eps: scale_norm::default_eps() },
+            Self::Dyt { alpha: None, bias: dynamic::default_bias() },
+            Self::Derf { alpha: dynamic::default_derf_alpha(), bias: dynamic::default_bias() },
+            Self::None {},
+        ]
     }
 
     /// LayerNorm with its defaults.
     pub fn layer_norm() -> Self {
-        Self::LayerNorm { eps: layer_norm::default_eps(), bias: layer_norm::default_bias() }
+        Self::LayerNorm { eps: layer_norm::default_eps(), gain: true, bias: true }
     }
 
     /// RMSNorm with its defaults.
     pub fn rms_norm() -> Self {
-        Self::RmsNorm { eps: rms_norm::default_eps() }
+        Self::RmsNorm { eps: rms_norm::default_eps(), gain: true, unit_offset: false }
     }
 
     /// Name, formula and source.
@@ -70,27 +158,59 @@ impl NormConfig {
         match self {
             Self::LayerNorm { .. } => layer_norm::ABOUT,
             Self::RmsNorm { .. } => rms_norm::ABOUT,
+            Self::PartialRmsNorm { .. } => rms_norm::ABOUT_PARTIAL,
+            Self::ScaleNorm { .. } => scale_norm::ABOUT,
+            Self::L2Norm { .. } => scale_norm::ABOUT_L2,
+            Self::Dyt { .. } => dynamic::ABOUT_DYT,
+            Self::Derf { .. } => dynamic::ABOUT_DERF,
             Self::None {} => ("none", "y = x", "norm-free networks"),
         }
     }
 
     /// What is wrong with the settings, if anything.
     pub fn check(&self) -> Result<(), String> {
+        let eps = |eps: f64| match eps >= 1e-18 && eps.is_finite() {
+            true => Ok(()),
+            false => Err(format!("eps = {eps:e} must be a number of at least 1e-18")),
+        };
+        let alpha = |alpha: f64| match alpha.is_finite() {
+            true => Ok(()),
+            false => Err(format!("alpha = {alpha} must be a finite number")),
+        };
         match *self {
-            Self::LayerNorm { eps, .. } | Self::RmsNorm { eps }
-                if !(eps >= f64::from(f32::MIN_POSITIVE) && eps.is_finite()) =>
-            {
-                Err(format!("eps = {eps} must be a positive number that f32 can hold"))
+            Self::PartialRmsNorm { fraction, .. } if !(fraction > 0.0 && fraction <= 1.0) => {
+                Err(format!("fraction = {fraction} must be above 0 and at most 1"))
             }
-            Self::LayerNorm { .. } | Self::RmsNorm { .. } | Self::None {} => Ok(()),
+            Self::LayerNorm { eps: e, .. }
+            | Self::RmsNorm { eps: e, .. }
+            | Self::PartialRmsNorm { eps: e, .. }
+            | Self::ScaleNorm { eps: e }
+            | Self::L2Norm { eps: e } => eps(e),
+            Self::Dyt { alpha: a, .. } => a.map_or(Ok(()), alpha),
+            Self::Derf { alpha: a, .. } => alpha(a),
+            Self::None {} => Ok(()),
         }
     }
 
-    /// Builds the norm of a last axis of `width` entries on `device`, gains at 1 and biases at 0.
-    pub fn build(&self, width: usize, device: &Device) -> Norm {
+    /// Builds the norm of a last axis of `site.width` entries on `device`, at the values that the paper
+    /// starts from.
+    pub fn build(&self, site: NormSite, device: &Device) -> Norm {
+        let width = site.width;
         match *self {
-            Self::LayerNorm { eps, bias } => Norm::LayerNorm(LayerNorm::new(width, eps, bias, device)),
-            Self::RmsNorm { eps } => Norm::RmsNorm(RmsNorm::new(width, eps, device)),
+            Self::LayerNorm { eps, gain, bias } => Norm::LayerNorm(LayerNorm::new(width, eps, gain, bias, device)),
+            Self::RmsNorm { eps, gain, unit_offset } => {
+                Norm::RmsNorm(RmsNorm::new(width, eps, gain, unit_offset, device))
+            }
+            Self::PartialRmsNorm { eps, fraction } => {
+                Norm::PartialRmsNorm(RmsNorm::partial(width, eps, fraction, device))
+            }
+            Self::ScaleNorm { eps } => Norm::ScaleNorm(ScaleNorm::new(width, eps, true, device)),
+            Self::L2Norm { eps } => Norm::L2Norm(ScaleNorm::new(width, eps, false, device)),
+            Self::Dyt { alpha, bias } => {
+                let alpha = alpha.unwrap_or_else(|| dynamic::dyt_alpha(site));
+                Norm::Dyt(Dynamic::tanh(width, alpha, bias, device))
+            }
+            Self::Derf { alpha, bias } => Norm::Derf(Dynamic::erf(width, alpha, bias, device)),
             Self::None {} => Norm::none(),
         }
     }
@@ -108,6 +228,16 @@ pub enum Norm {
     LayerNorm(LayerNorm),
     /// See [`NormConfig::RmsNorm`].
     RmsNorm(RmsNorm),
+    /// See [`NormConfig::PartialRmsNorm`].
+    PartialRmsNorm(RmsNorm),
+    /// See [`NormConfig::ScaleNorm`].
+    ScaleNorm(ScaleNorm),
+    /// See [`NormConfig::L2Norm`].
+    L2Norm(ScaleNorm),
+    /// See [`NormConfig::Dyt`].
+    Dyt(Dynamic),
+    /// See [`NormConfig::Derf`].
+    Derf(Dynamic),
     /// See [`NormConfig::None`].
     None(Identity),
 }
@@ -122,15 +252,30 @@ impl Norm {
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::LayerNorm(norm) => norm.forward(x),
-            Self::RmsNorm(norm) => norm.forward(x),
+            Self::RmsNorm(norm) | Self::PartialRmsNorm(norm) => norm.forward(x),
+            Self::ScaleNorm(norm) | Self::L2Norm(norm) => norm.forward(x),
+            Self::Dyt(norm) | Self::Derf(norm) => norm.forward(x),
             Self::None(_) => x,
         }
     }
 }
 
+/// What a row is multiplied by before its statistics are taken.
+const SCALE: f64 = 1.0 / (1u64 << 32) as f64;
+
+/// `eps` for the mean square of a scaled row.
+fn scaled_eps(eps: f64) -> f64 {
+    eps * SCALE * SCALE
+}
+
+/// Applies a norm that does not depend on the size of a row, but for its eps, in f32 to the scaled row.
+fn in_f32<const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
+    widened(x, |x| f(x * SCALE))
+}
+
 /// Applies `f` in f32 and returns to the type of `x`: a mean over a bf16 or f16 row loses the digits
 /// that a norm lives on, and a sum of f16 squares overflows from |x| = 256.
-fn in_f32<const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
+fn widened<const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
     let dtype: FloatDType = x.dtype().into();
     match dtype {
         FloatDType::F32 => f(x),
@@ -138,7 +283,7 @@ fn in_f32<const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) -> Tensor<D>) 
     }
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -147,6 +292,20 @@ mod tests {
         for config in NormConfig::all() {
             let json = format!("{{\"kind\":\"{}\"}}", config.about().0);
             assert_eq!(serde_json::from_str::<NormConfig>(&json).unwrap(), config);
+        }
+        // A kind that is not in the list would be in this message alone.
+        let message = serde_json::from_str::<NormConfig>("{\"kind\":\"?\"}").unwrap_err().to_string();
+        let kinds = message.split('`').skip(3).step_by(2).count();
+        assert_eq!(kinds, NormConfig::all().len(), "{message}");
+    }
+
+    #[test]
+    fn dyt_starts_from_the_authors_alpha() {
+        for (width, attention, other) in
+            [(768, 1.0, 1.0), (2048, 1.0, 0.5), (4096, 0.8, 0.2), (5120, 0.6, 0.15), (8192, 0.2, 0.05)]
+        {
+            assert_eq!(dynamic::dyt_alpha(NormSite { width, before_attention: true }), attention);
+            assert_eq!(dynamic::dyt_alpha(NormSite::of(width)), other);
         }
     }
 }

@@ -1,31 +1,65 @@
-use crate::{About, in_f32};
+use crate::{About, in_f32, scaled_eps};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-pub(crate) const ABOUT: About = ("rms_norm", "gamma * x / sqrt(mean(x^2) + eps)", "arXiv:1910.07467 eq. 4");
+pub(crate) const ABOUT: About = (
+    "rms_norm",
+    "gamma * x / sqrt(mean(x^2) + eps); with unit_offset (1 + gamma) * x / ..",
+    "arXiv:1910.07467 eq. 4; unit_offset: arXiv:2403.08295",
+);
+pub(crate) const ABOUT_PARTIAL: About =
+    ("partial_rms_norm", "gamma * x / sqrt(mean(x[..k]^2) + eps), k = floor(fraction d)", "arXiv:1910.07467 section 4");
 
 pub(crate) fn default_eps() -> f64 {
     1e-6
 }
 
-/// RMSNorm (arXiv:1910.07467, eq. 4).
+pub(crate) fn default_partial_eps() -> f64 {
+    1e-8
+}
+
+/// The paper's p = 6.25 %.
+pub(crate) fn default_fraction() -> f64 {
+    0.0625
+}
+
+/// RMSNorm (arXiv:1910.07467, eq. 4), whole or partial.
 #[derive(Module, Debug)]
 pub struct RmsNorm {
-    gamma: Param<Tensor<1>>,
+    gamma: Option<Param<Tensor<1>>>,
     eps: f64,
+    /// What is added to gamma.
+    offset: f64,
+    /// Number of entries of a row whose mean square counts.
+    counted: usize,
 }
 
 impl RmsNorm {
-    /// `gamma` = 1, of shape `[width]`.
-    pub fn new(width: usize, eps: f64, device: &Device) -> Self {
-        Self { gamma: Param::from_tensor(Tensor::ones([width], device)), eps }
+    /// With `gain` there is a `gamma` of shape `[width]`: 1 at the start, or with `unit_offset`, where
+    /// the gain is `1 + gamma`, 0.
+    pub fn new(width: usize, eps: f64, gain: bool, unit_offset: bool, device: &Device) -> Self {
+        let offset = f64::from(u8::from(unit_offset));
+        let gamma = gain.then(|| Param::from_tensor(Tensor::full([width], 1.0 - offset, device)));
+        Self { gamma, eps, offset, counted: width }
+    }
+
+    /// The mean square is that of the first `floor(fraction width)` entries, of at least one.
+    pub fn partial(width: usize, eps: f64, fraction: f64, device: &Device) -> Self {
+        let counted = ((width as f64 * fraction) as usize).clamp(1, width);
+        Self { counted, ..Self::new(width, eps, true, false, device) }
     }
 
     /// `gamma * x / sqrt(mean(x^2) + eps)` over the last axis.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         in_f32(x, |x| {
-            let mean_square = x.clone().square().mean_dim(D - 1);
-            x / (mean_square + self.eps).sqrt() * self.gamma.val().unsqueeze()
+            let is_whole = self.counted == x.dims()[D - 1];
+            let counted = if is_whole { x.clone() } else { x.clone().narrow(D - 1, 0, self.counted) };
+            let y = x / (counted.square().mean_dim(D - 1) + scaled_eps(self.eps)).sqrt();
+            match &self.gamma {
+                Some(gamma) if self.offset == 0.0 => y * gamma.val().unsqueeze(),
+                Some(gamma) => y * (gamma.val() + self.offset).unsqueeze(),
+                None => y,
+            }
         })
     }
 }

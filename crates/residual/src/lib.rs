@@ -10,9 +10,9 @@ mod scale;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use unitgain_norms::{Norm, NormConfig};
+use unitgain_norms::{Norm, NormConfig, NormSite};
 
-pub use placement::Placement;
+pub use placement::{Placement, Position};
 pub use scale::ScaleConfig;
 
 /// Name, formula and source of one variant, as `unitgain configs` prints them.
@@ -29,6 +29,25 @@ pub struct Site {
     pub width: usize,
     /// Multiplier of the branch that the parametrization asks for (1 for standard and muP).
     pub gain: f64,
+    /// Which branch of the block.
+    pub branch: Branch,
+}
+
+impl Site {
+    /// What a norm at `position` of this branch is for.
+    fn norm(self, position: Position) -> NormSite {
+        let before_attention = position == Position::BeforeBranch && self.branch == Branch::Attention;
+        NormSite { width: self.width, before_attention }
+    }
+}
+
+/// A branch of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Branch {
+    /// Attention.
+    Attention,
+    /// The MLP.
+    Mlp,
 }
 
 /// One residual connection: the norms and the scale that join a branch to the stream.
@@ -49,7 +68,7 @@ impl Residual {
     /// Builds the norms and the scale of the branch at `site`.
     pub fn new(placement: Placement, norm: &NormConfig, scale: ScaleConfig, site: Site, device: &Device) -> Self {
         Self {
-            norms: (0..placement.norms()).map(|_| norm.build(site.width, device)).collect(),
+            norms: placement.norms().iter().map(|position| norm.build(site.norm(*position), device)).collect(),
             scale: scale.initial(site).map(|values| Param::from_data(values.as_slice(), device)),
             multiplier: scale.multiplier(site) * site.gain,
             alpha: placement.alpha(site.layers),

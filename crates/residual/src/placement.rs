@@ -18,6 +18,17 @@ pub enum Placement {
     Sandwich,
 }
 
+/// Where a norm stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// The branch reads it.
+    BeforeBranch,
+    /// It reads the branch.
+    AfterBranch,
+    /// It normalizes the stream after the addition.
+    OnStream,
+}
+
 impl Placement {
     /// Every placement.
     pub const ALL: [Self; 4] = [Self::PreNorm, Self::PostNorm, Self::DeepNorm, Self::Sandwich];
@@ -34,11 +45,12 @@ impl Placement {
         }
     }
 
-    /// How many norms one branch owns.
-    pub fn norms(self) -> usize {
+    /// The norms that one branch owns, in the order of the equation's letters.
+    pub fn norms(self) -> &'static [Position] {
         match self {
-            Self::PreNorm | Self::PostNorm | Self::DeepNorm => 1,
-            Self::Sandwich => 2,
+            Self::PreNorm => &[Position::BeforeBranch],
+            Self::PostNorm | Self::DeepNorm => &[Position::OnStream],
+            Self::Sandwich => &[Position::BeforeBranch, Position::AfterBranch],
         }
     }
 

@@ -408,7 +408,7 @@ mod tests {
             ],
         )
         .unwrap();
-        assert_eq!(config.model.norm, NormConfig::RmsNorm { eps: 1e-3 });
+        assert_eq!(config.model.norm, NormConfig::RmsNorm { eps: 1e-3, gain: true, unit_offset: false });
         assert_eq!(config.model.placement, Placement::DeepNorm);
         assert_eq!((config.optimizer.lr(), config.seed), (0.5, 7));
         assert_eq!(config.model.block[0].scale, Some(ScaleConfig::ReZero {}));
@@ -468,7 +468,7 @@ mod tests {
             ("[model]\nd_model = 12\nposition = 'rope'", "model.head_dim = 3: must be even"),
             ("[model]\nvocab_size = 7", "model.vocab_size: 7 is not the vocabulary of the data, which is 32"),
             ("[model]\ndropout = 1.0", "model.dropout = 1"),
-            ("[model.norm]\nkind = 'rms_norm'\neps = 0.0", "model.norm.eps = 0: must be a positive number"),
+            ("[model.norm]\nkind = 'rms_norm'\neps = 0.0", "model.norm.eps = 0e0: must be a number of at least 1e-18"),
             ("backend = 'gpu'", "unknown backend"),
         ] {
             let problem = problem(text);

@@ -1,0 +1,39 @@
+use crate::{About, SCALE, in_f32};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+
+pub(crate) const ABOUT: About =
+    ("scale_norm", "g x / max(|x|, eps), g a learned scalar, sqrt(d) at init", "arXiv:1910.05895 eq. 4");
+pub(crate) const ABOUT_L2: About = ("l2_norm", "x / max(|x|, eps)", "arXiv:2010.04245");
+
+pub(crate) fn default_eps() -> f64 {
+    1e-5
+}
+
+/// ScaleNorm (arXiv:1910.05895, eq. 4); without its scalar the division by the L2 norm.
+#[derive(Module, Debug)]
+pub struct ScaleNorm {
+    g: Option<Param<Tensor<1>>>,
+    eps: f64,
+}
+
+impl ScaleNorm {
+    /// With `gain` there is a `g` of shape `[1]`, `sqrt(width)` at the start.
+    pub fn new(width: usize, eps: f64, gain: bool, device: &Device) -> Self {
+        let g = gain.then(|| Param::from_tensor(Tensor::full([1], (width as f64).sqrt(), device)));
+        Self { g, eps }
+    }
+
+    /// `g x / max(|x|, eps)` over the last axis.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        in_f32(x, |x| {
+            // The bound is inside the root, which has no finite gradient at 0.
+            let square = x.clone().square().sum_dim(D - 1).clamp_min((self.eps * SCALE).powi(2));
+            let y = x / square.sqrt();
+            match &self.g {
+                Some(g) => y * g.val().unsqueeze(),
+                None => y,
+            }
+        })
+    }
+}
