@@ -366,6 +366,7 @@ fn combinations_are_refused_or_warned_of() {
     let warned = [
         ModelConfig { final_norm: Some(false), ..tiny() },
         ModelConfig { init: Some(Scheme::lecun()), ..deep() },
+        ModelConfig { placement: Placement::ScaledPreNorm, init: Some(Scheme::gpt2()), ..tiny() },
         ModelConfig { scale: ScaleConfig::ReZero {}, ..tiny() },
         ModelConfig { norm: NormConfig::None {}, placement: Placement::PostNorm, ..tiny() },
         ModelConfig { scale: ScaleConfig::Depth {}, placement: Placement::Sandwich, ..tiny() },
@@ -420,6 +421,9 @@ fn what_is_not_set_follows_from_what_is() {
     assert_eq!(init(tiny()), Scheme::gpt2());
     assert_eq!(init(ModelConfig { placement: Placement::DeepNorm, ..tiny() }), Scheme::xavier());
     assert_eq!(init(ModelConfig { scale: ScaleConfig::Depth {}, ..tiny() }), Scheme::xavier());
+    assert_eq!(init(ModelConfig { placement: Placement::ScaledPreNorm, ..tiny() }), Scheme::xavier());
+    let peri = ModelConfig { placement: Placement::PeriNorm, ..tiny() }.resolved().unwrap();
+    assert_eq!(peri.embedding_norm, peri.norm);
     let free = ModelConfig { norm: NormConfig::None {}, ..tiny() }.resolved().unwrap();
     assert_eq!(free.final_norm, Some(false));
 }

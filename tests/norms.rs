@@ -1,13 +1,13 @@
 //! Norms and residual connections against burn's layers, hard inputs, and their own equations.
 
 use crate::common::golden::{Array, Case, walk};
-use crate::common::max_difference;
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use crate::common::{max_difference, parameter_gradients};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::{LayerNormConfig, RmsNormConfig};
-use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use std::collections::HashMap;
 use unitgain_init::sample;
-use unitgain_model::{Norm, NormConfig, Placement, ScaleConfig};
+use unitgain_model::{NormConfig, Placement, ScaleConfig};
 use unitgain_norms::NormSite;
 use unitgain_residual::{Branch, Residual, Site};
 use unitgain_train::checkpoint::{assign, weights};
@@ -118,13 +118,13 @@ fn with_a_branch_of_zero_each_placement_does_what_its_equation_says() {
     for placement in Placement::ALL {
         let residual = residual(placement, ScaleConfig::One {}, &device);
         let y = host(residual.forward(x.clone(), |x| x * 0.0));
-        let norm: &Norm = &residual.norms()[0];
         let want = match placement {
-            Placement::PreNorm => x.clone(),
-            Placement::PostNorm => norm.forward(x.clone()),
-            Placement::DeepNorm => norm.forward(x.clone() * 6f64.powf(0.25)),
-            // m(0) is the bias of m.
-            Placement::Sandwich => x.clone() + residual.norms()[1].forward(x.clone() * 0.0),
+            Placement::PreNorm | Placement::ScaledPreNorm | Placement::None => x.clone(),
+            Placement::PostNorm => residual.norms()[0].forward(x.clone()),
+            Placement::DeepNorm => residual.norms()[0].forward(x.clone() * 6f64.powf(0.25)),
+            // What a norm makes of 0 is its bias.
+            Placement::Sandwich | Placement::PeriNorm => x.clone() + residual.norms()[1].forward(x.clone() * 0.0),
+            Placement::OutputNorm => x.clone() + residual.norms()[0].forward(x.clone() * 0.0),
         };
         assert!(max_difference(&y, &host(want)) < 1e-6, "{placement:?}");
     }
@@ -141,6 +141,8 @@ fn scales_multiply_the_branch_alone() {
         (ScaleConfig::Depth {}, 0.125),
         (ScaleConfig::LayerScale { init: Some(0.1) }, 0.05),
         (ScaleConfig::ReZero {}, 0.0),
+        (ScaleConfig::Constant { value: 3.0 }, 1.5),
+        (ScaleConfig::SkipInit { init: 0.25 }, 0.125),
     ] {
         let residual = Residual::new(Placement::PreNorm, &NormConfig::None {}, scale, site, &device);
         let y = host(residual.forward(x.clone(), branch));
@@ -233,18 +235,6 @@ fn reference_case(case: &Case, prefix: &str, config: NormConfig, low: Option<Flo
     for (path, gradient) in parameter_gradients(&norm, &gradients) {
         check(&format!("grad.{}", path.rsplit('.').next().unwrap()), gradient);
     }
-}
-
-fn parameter_gradients<M: Module>(module: &M, gradients: &Gradients) -> Vec<(String, Vec<f32>)> {
-    struct Read<'a>(&'a Gradients, Vec<Vec<f32>>);
-    impl ModuleVisitor for Read<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.1.push(host(param.val().grad(self.0).expect("a gradient")));
-        }
-    }
-    let mut read = Read(gradients, Vec::new());
-    module.visit(&mut read);
-    weights(module).into_iter().map(|(path, ..)| path).zip(read.1).collect()
 }
 
 #[test]

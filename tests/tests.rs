@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod blocks;
 mod common;
 mod examples;
 mod model;

@@ -1,10 +1,9 @@
 //! Thirty training steps from given weights, against the losses, gradient norms and weights of the
 //! same run in float64.
 
-use crate::common::golden::{Array, Case, numbers, walk};
+use crate::common::golden::{Array, Case, Names, numbers, walk};
 use crate::common::values;
 use burn::tensor::Device;
-use std::collections::HashMap;
 use unitgain_model::{Activation, ModelConfig, NormConfig, Parametrization, Placement, Position};
 use unitgain_train::checkpoint::assign;
 use unitgain_train::{Batch, OptimizerConfig, Record, ScheduleConfig, Trainer, read_rows};
@@ -14,11 +13,7 @@ fn trajectories_match_the_reference() {
     walk("trajectories", |kind, case| match kind {
         "trajectory" => {
             let n = |key| case.size(key);
-            let norm = norm(case);
-            let (norm_name, beta) = match norm {
-                NormConfig::RmsNorm { .. } => ("RmsNorm", false),
-                _ => ("LayerNorm", true),
-            };
+            let norm = case.norm();
             let model = ModelConfig {
                 vocab_size: Some(n("vocab")),
                 context: n("T"),
@@ -35,36 +30,12 @@ fn trajectories_match_the_reference() {
                 placement: placement(case),
                 ..ModelConfig::default()
             };
-            let mut names = Names::default();
+            let mut names = Names::decoder(n("N"), 0, norm);
             names.plain("tok_emb", "embedding".into());
             names.plain("pos_emb", "position".into());
-            for l in 0..n("N") {
-                let block = format!("blocks.{l}");
-                for (theirs, ours) in [("wq", "query"), ("wk", "key"), ("wv", "value"), ("wo", "out")] {
-                    names.turned(&format!("layers.{l}.attn.{theirs}"), format!("{block}.attention.{ours}.weight"));
-                }
-                for (theirs, ours) in [("1", "up"), ("2", "down")] {
-                    names.turned(&format!("layers.{l}.mlp.w{theirs}"), format!("{block}.mlp.{ours}.weight"));
-                    names.plain(&format!("layers.{l}.mlp.b{theirs}"), format!("{block}.mlp.{ours}.bias"));
-                }
-                for (theirs, ours) in [
-                    ("norm1", "around_attention.norms.0"),
-                    ("norm2", "around_mlp.norms.0"),
-                    ("norm1_post", "around_attention.norms.1"),
-                    ("norm2_post", "around_mlp.norms.1"),
-                ] {
-                    names.norm(
-                        &format!("layers.{l}.{theirs}"),
-                        ["gamma", "beta"],
-                        &format!("{block}.{ours}.{norm_name}"),
-                        beta,
-                    );
-                }
-            }
-            names.norm("final_norm", ["gamma", "beta"], &format!("final_norm.{norm_name}"), beta);
             names.turned("lm_head", "head.weight".into());
             if placement(case) == Placement::DeepNorm {
-                let alpha = Placement::DeepNorm.alpha(n("N"));
+                let alpha = Placement::DeepNorm.constant(0, n("N"));
                 assert!((alpha - case.number("alpha")).abs() < 1e-9, "{}: alpha is {alpha}", case.name);
             }
             follow(case, &model, &names);
@@ -114,34 +85,6 @@ fn trajectories_match_the_reference() {
     });
 }
 
-/// The reference's name of each parameter: ours, and whether the matrix is transposed.
-#[derive(Default)]
-struct Names(HashMap<String, (String, bool)>);
-
-impl Names {
-    fn plain(&mut self, theirs: &str, ours: String) {
-        self.0.insert(theirs.into(), (ours, false));
-    }
-    fn turned(&mut self, theirs: &str, ours: String) {
-        self.0.insert(theirs.into(), (ours, true));
-    }
-    fn norm(&mut self, theirs: &str, [gain, bias]: [&str; 2], ours: &str, has_bias: bool) {
-        self.plain(&format!("{theirs}.{gain}"), format!("{ours}.gamma"));
-        if has_bias {
-            self.plain(&format!("{theirs}.{bias}"), format!("{ours}.beta"));
-        }
-    }
-}
-
-fn norm(case: &Case) -> NormConfig {
-    let eps = case.number("norm_eps");
-    match case.text("norm") {
-        "layernorm" => NormConfig::LayerNorm { eps, gain: true, bias: true },
-        "rmsnorm" => NormConfig::RmsNorm { eps, gain: true, unit_offset: false },
-        other => panic!("{}: unknown norm {other:?}", case.name),
-    }
-}
-
 fn placement(case: &Case) -> Placement {
     match case.text("placement") {
         "pre_ln" => Placement::PreNorm,
@@ -174,13 +117,8 @@ fn optimizer(case: &Case) -> OptimizerConfig {
 
 fn trainer(case: &Case, model: &ModelConfig, names: &Names) -> Trainer {
     let mut trainer = Trainer::new(model, optimizer(case), case.number("clip"), 1, &Device::flex()).unwrap();
-    let mut values = HashMap::new();
-    for (name, array) in &case.tensors {
-        let Some(name) = name.strip_prefix("init.") else { continue };
-        let (path, turned) = names.0.get(name).unwrap_or_else(|| panic!("{}: unknown weight {name}", case.name));
-        let array = if *turned { array.transposed() } else { array.clone() };
-        values.insert(path.clone(), (array.shape.clone(), array.f32()));
-    }
+    let given = case.tensors.iter().filter_map(|(name, array)| Some((name.strip_prefix("init.")?, array)));
+    let values = names.ours(case, given);
     trainer.model = assign(trainer.model, &values).unwrap();
     trainer
 }

@@ -3,7 +3,7 @@
 pub(crate) mod golden;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Gradients, Tensor};
 use std::path::PathBuf;
 use unitgain_train::checkpoint::weights;
 
@@ -48,4 +48,17 @@ pub(crate) fn count_parameters<M: Module>(model: &M) -> usize {
 pub(crate) fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
+}
+
+/// The gradient of every parameter that has one, by path.
+pub(crate) fn parameter_gradients<M: Module>(module: &M, gradients: &Gradients) -> Vec<(String, Vec<f32>)> {
+    struct Read<'a>(&'a Gradients, Vec<Option<Vec<f32>>>);
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.1.push(param.val().grad(self.0).map(|g| g.into_data().iter::<f32>().collect()));
+        }
+    }
+    let mut read = Read(gradients, Vec::new());
+    module.visit(&mut read);
+    weights(module).into_iter().zip(read.1).filter_map(|((path, ..), gradient)| Some((path, gradient?))).collect()
 }

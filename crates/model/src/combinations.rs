@@ -3,7 +3,7 @@
 use crate::config::{ModelConfig, ModelError};
 use unitgain_init::Scheme;
 use unitgain_mup::Parametrization;
-use unitgain_residual::{Placement, ScaleConfig};
+use unitgain_residual::{Placement, Position, ScaleConfig};
 
 /// What happens to a model that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,16 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Refuse,
         reason: "DeepNorm's alpha and beta already set the size of a branch by depth; 1/sqrt(2L) would do so a second time",
         fix: "Set scale = \"one\"",
-        applies: |c| any_block(c, |p, s| p.counts_depth() && s.counts_depth()),
+        applies: |c| any_block(c, |p, s| p == Placement::DeepNorm && s.counts_depth()),
+    },
+    Rule {
+        pair: "placement = \"scaled_pre_norm\" and init = \"gpt2\" or scale = \"depth\"",
+        verdict: Verdict::Warn,
+        reason: "LayerNorm Scaling already shrinks what deep blocks read; its authors say not to combine it with 1/sqrt(2L)",
+        fix: "Leave init and scale out",
+        applies: |c| {
+            any_block(c, |p, s| p == Placement::ScaledPreNorm && (s.counts_depth() || scheme(c).counts_depth()))
+        },
     },
     Rule {
         pair: "scale = \"depth\" and init = \"gpt2\"",
@@ -93,28 +102,34 @@ pub static RULES: &[Rule] = &[
         pair: "scale = \"re_zero\" and a norm",
         verdict: Verdict::Warn,
         reason: "ReZero (arXiv:2003.04887) replaces the norms",
-        fix: "Set norm = \"none\" for ReZero as published",
+        fix: "Set placement = \"none\" for ReZero as published",
         applies: |c| {
-            (0..c.n_layers).any(|l| matches!(c.axes(l).scale, ScaleConfig::ReZero {}) && !c.axes(l).norm.is_none())
+            (0..c.n_layers).any(|l| matches!(c.axes(l).scale, ScaleConfig::ReZero {}) && c.axes(l).has_norms())
         },
     },
     Rule {
-        pair: "placement = \"sandwich\" and a scale other than \"one\"",
+        pair: "a placement with a norm behind the branch (sandwich, peri_norm, output_norm) and a scale other than \"one\"",
         verdict: Verdict::Warn,
         reason: "the norm behind the branch divides by the branch's size and so undoes its scale",
         fix: "Set scale = \"one\"",
         applies: |c| {
             (0..c.n_layers).map(|l| c.axes(l)).any(|axes| {
-                axes.placement == Placement::Sandwich && axes.scale != (ScaleConfig::One {}) && !axes.norm.is_none()
+                axes.placement.norms().contains(&Position::AfterBranch)
+                    && axes.scale != (ScaleConfig::One {})
+                    && !axes.norm.is_none()
             })
         },
     },
     Rule {
-        pair: "norm = \"none\" and a placement that is not \"pre_norm\"",
+        pair: "norm = \"none\" and a placement that is not \"none\" or \"pre_norm\"",
         verdict: Verdict::Warn,
-        reason: "without norms post_norm and sandwich are x + f(x), as pre_norm is, but promise something else",
-        fix: "Set placement = \"pre_norm\"",
-        applies: |c| (0..c.n_layers).any(|l| c.axes(l).norm.is_none() && c.axes(l).placement != Placement::PreNorm),
+        reason: "without norms every placement is x + f(x), and this one promises something else",
+        fix: "Set placement = \"none\"",
+        applies: |c| {
+            (0..c.n_layers).any(|l| {
+                c.axes(l).norm.is_none() && !matches!(c.axes(l).placement, Placement::PreNorm | Placement::None)
+            })
+        },
     },
     Rule {
         pair: "parametrization = \"mup\" and base_width = d_model",

@@ -75,7 +75,8 @@ pub struct ModelConfig {
     pub dropout: f64,
     /// Factor of the token embedding. Default 1.
     pub embedding_scale: f64,
-    /// Norm of the embedding, positions included. Default `none`.
+    /// Norm of the embedding, positions included. Default `none`, and `norm` with `peri_norm`, which
+    /// asks for one.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub embedding_norm: NormConfig,
     /// Norm of each query and key head, before RoPE. Default `none`.
@@ -97,8 +98,9 @@ pub struct ModelConfig {
     /// block needs, unless `norm` is `none`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_norm: Option<bool>,
-    /// How the matrices are drawn. Default `gpt2`; `xavier` with `deep_norm`, whose beta is its gain,
-    /// and with `scale = "depth"`, which is gpt2's 1/sqrt(2L) in another place.
+    /// How the matrices are drawn. Default `gpt2`; `xavier` where gpt2's 1/sqrt(2L) would count depth a
+    /// second time: with `deep_norm` (whose beta is the gain of xavier), `scaled_pre_norm` and
+    /// `scale = "depth"`.
     #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub init: Option<Scheme>,
     /// How init, multipliers and learning rates depend on width. Default `standard`.
@@ -178,6 +180,13 @@ pub(crate) struct BlockAxes {
     pub(crate) scale: ScaleConfig,
 }
 
+impl BlockAxes {
+    /// Whether the block has norms on its branches.
+    pub(crate) fn has_norms(self) -> bool {
+        !self.norm.is_none() && !self.placement.norms().is_empty()
+    }
+}
+
 impl ModelConfig {
     /// Checks every value and writes out every default.
     ///
@@ -203,6 +212,10 @@ impl ModelConfig {
         }
         c.parametrization = c.parametrization.resolved(Shape { width: c.d_model, head_dim });
         let last = c.axes(c.n_layers - 1);
+        let asks = |layer| c.axes(layer).placement.embedding_norm();
+        if c.embedding_norm.is_none() && (0..c.n_layers).any(asks) {
+            c.embedding_norm = c.norm;
+        }
         c.final_norm.get_or_insert(last.placement.final_norm() && !c.norm.is_none());
         let counts_depth = |axes: BlockAxes| axes.placement.counts_depth() || axes.scale.counts_depth();
         let counted = (0..c.n_layers).any(|layer| counts_depth(c.axes(layer)));

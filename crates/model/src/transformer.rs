@@ -153,6 +153,15 @@ impl Transformer {
         self.run(tokens, Some(cache), &mut |_, _| ())
     }
 
+    /// The stack without embedding and head: the norm of the embedding where there is one, the blocks and
+    /// the final norm, on a stream `x`, `[batch, time, width]`. It shows the stream as
+    /// [`Transformer::forward_observed`] does.
+    pub fn forward_stream(&self, x: Tensor<3>, observe: &mut dyn FnMut(Point, &Tensor<2>)) -> Tensor<3> {
+        let [batch, time, width] = x.dims();
+        let x = self.embedding_norm.forward(x.reshape([batch * time, width]));
+        self.stream(x, batch, 0, None, observe).reshape([batch, time, width])
+    }
+
     /// What the parametrization multiplies the logits by, as a factor of the head.
     pub fn head_multiplier(&self) -> f64 {
         self.head_multiplier
@@ -176,15 +185,8 @@ impl Transformer {
             cache.length += time;
         }
 
-        let mut x = self.embed(tokens, start);
-        observe(Point::Embedding, &x);
-        for (i, block) in self.blocks.iter().enumerate() {
-            let cache = cache.as_deref_mut().map(|cache| &mut cache.blocks[i]);
-            x = block.forward(x, batch, start, cache);
-            observe(Point::Block(i), &x);
-        }
-        let x = self.final_norm.forward(x);
-        observe(Point::FinalNorm, &x);
+        let x = self.dropout.forward(self.embedding_norm.forward(self.embed(tokens, start)));
+        let x = self.stream(x, batch, start, cache, observe);
         let logits = match &self.head {
             Some(head) => head.forward(x),
             None => module::linear(scaled(x, self.head_multiplier), self.embedding.val().transpose(), None),
@@ -195,6 +197,27 @@ impl Transformer {
         logits.reshape([batch, time, vocab])
     }
 
+    /// From the embedding to what the head reads.
+    fn stream(
+        &self,
+        mut x: Tensor<2>,
+        batch: usize,
+        start: usize,
+        mut cache: Option<&mut Cache>,
+        observe: &mut dyn FnMut(Point, &Tensor<2>),
+    ) -> Tensor<2> {
+        observe(Point::Embedding, &x);
+        for (i, block) in self.blocks.iter().enumerate() {
+            let cache = cache.as_deref_mut().map(|cache| &mut cache.blocks[i]);
+            x = block.forward(x, batch, start, cache);
+            observe(Point::Block(i), &x);
+        }
+        let x = self.final_norm.forward(x);
+        observe(Point::FinalNorm, &x);
+        x
+    }
+
+    /// Token and position embedding, `[batch * time, width]`.
     fn embed(&self, tokens: Tensor<2, Int>, start: usize) -> Tensor<2> {
         let [batch, time] = tokens.dims();
         let x = scaled(module::embedding(self.embedding.val(), tokens), self.embedding_scale);
@@ -207,7 +230,6 @@ impl Transformer {
             None => x,
         };
         let width = x.dims()[2];
-        let x = self.embedding_norm.forward(x.reshape([batch * time, width]));
-        self.dropout.forward(x)
+        x.reshape([batch * time, width])
     }
 }

@@ -59,7 +59,7 @@ pub struct Residual {
     /// Fixed scale of the branch.
     multiplier: f64,
     /// The constant of the placement's equation.
-    alpha: f64,
+    constant: f64,
     #[module(skip)]
     placement: Placement,
 }
@@ -71,7 +71,7 @@ impl Residual {
             norms: placement.norms().iter().map(|position| norm.build(site.norm(*position), device)).collect(),
             scale: scale.initial(site).map(|values| Param::from_data(values.as_slice(), device)),
             multiplier: scale.multiplier(site) * site.gain,
-            alpha: placement.alpha(site.layers),
+            constant: placement.constant(site.layer, site.layers),
             placement,
         }
     }
@@ -81,12 +81,15 @@ impl Residual {
         let f = |x| self.scaled(branch(x));
         let n = |x| self.norms[0].forward(x);
         let m = |x| self.norms[1].forward(x);
-        let alpha = self.alpha;
+        let c = self.constant;
         match self.placement {
             Placement::PreNorm => x.clone() + f(n(x)),
+            Placement::ScaledPreNorm => x.clone() + f(n(x) * c),
             Placement::PostNorm => n(x.clone() + f(x)),
-            Placement::DeepNorm => n(x.clone() * alpha + f(x)),
-            Placement::Sandwich => x.clone() + m(f(n(x))),
+            Placement::DeepNorm => n(x.clone() * c + f(x)),
+            Placement::Sandwich | Placement::PeriNorm => x.clone() + m(f(n(x))),
+            Placement::OutputNorm => x.clone() + n(f(x)),
+            Placement::None => x.clone() + f(x),
         }
     }
 

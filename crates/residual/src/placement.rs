@@ -9,6 +9,10 @@ pub enum Placement {
     /// `x + f(n(x))` (arXiv:2002.04745). The stream is never normalized, so its rms grows with
     /// depth and a final norm is needed.
     PreNorm,
+    /// `x + f(c n(x))` with c = 1/sqrt(l), l = 1..L the block's number: LayerNorm Scaling
+    /// (arXiv:2502.05795, eq. 6). It keeps the stream of deep blocks from growing; the final norm is not
+    /// scaled.
+    ScaledPreNorm,
     /// `n(x + f(x))` (arXiv:1706.03762). Needs warm-up when deep.
     PostNorm,
     /// `n(alpha x + f(x))` with alpha = (2L)^(1/4), and the value, output and MLP weights drawn with
@@ -16,6 +20,13 @@ pub enum Placement {
     DeepNorm,
     /// `x + m(f(n(x)))` (arXiv:2105.13290, arXiv:2408.00118).
     Sandwich,
+    /// `x + m(f(n(x)))` and a norm of the embedding: Peri-LN (arXiv:2502.02732).
+    PeriNorm,
+    /// `x + n(f(x))`, the reordered norm of OLMo 2 (arXiv:2501.00656). The branch reads the stream as it
+    /// is.
+    OutputNorm,
+    /// `x + f(x)`: norm-free; a scale or an init has to keep the stream in size.
+    None,
 }
 
 /// Where a norm stands.
@@ -31,34 +42,53 @@ pub enum Position {
 
 impl Placement {
     /// Every placement.
-    pub const ALL: [Self; 4] = [Self::PreNorm, Self::PostNorm, Self::DeepNorm, Self::Sandwich];
+    pub const ALL: [Self; 8] = [
+        Self::PreNorm,
+        Self::ScaledPreNorm,
+        Self::PostNorm,
+        Self::DeepNorm,
+        Self::Sandwich,
+        Self::PeriNorm,
+        Self::OutputNorm,
+        Self::None,
+    ];
 
     /// Name, formula and source.
     pub fn about(self) -> About {
         match self {
             Self::PreNorm => ("pre_norm", "x + f(n(x)); final norm", "arXiv:2002.04745"),
+            Self::ScaledPreNorm => {
+                ("scaled_pre_norm", "x + f(n(x) / sqrt(l)), l the block's number; final norm", "arXiv:2502.05795")
+            }
             Self::PostNorm => ("post_norm", "n(x + f(x))", "arXiv:1706.03762"),
             Self::DeepNorm => {
                 ("deep_norm", "n((2L)^(1/4) x + f(x)); value, output and MLP weights x (8L)^(-1/4)", "arXiv:2203.00555")
             }
             Self::Sandwich => ("sandwich", "x + m(f(n(x))); final norm", "arXiv:2105.13290"),
+            Self::PeriNorm => ("peri_norm", "x + m(f(n(x))); embedding norm, final norm", "arXiv:2502.02732"),
+            Self::OutputNorm => ("output_norm", "x + n(f(x)); final norm", "arXiv:2501.00656"),
+            Self::None => ("none", "x + f(x)", "arXiv:1512.03385"),
         }
     }
 
     /// The norms that one branch owns, in the order of the equation's letters.
     pub fn norms(self) -> &'static [Position] {
         match self {
-            Self::PreNorm => &[Position::BeforeBranch],
+            Self::PreNorm | Self::ScaledPreNorm => &[Position::BeforeBranch],
             Self::PostNorm | Self::DeepNorm => &[Position::OnStream],
-            Self::Sandwich => &[Position::BeforeBranch, Position::AfterBranch],
+            Self::Sandwich | Self::PeriNorm => &[Position::BeforeBranch, Position::AfterBranch],
+            Self::OutputNorm => &[Position::AfterBranch],
+            Self::None => &[],
         }
     }
 
-    /// The constant of the equation: DeepNorm's alpha = (2L)^(1/4), 1 elsewhere.
-    pub fn alpha(self, layers: usize) -> f64 {
+    /// The constant of the equation in block `layer` (from 0) of `layers`: DeepNorm's alpha =
+    /// (2L)^(1/4), LayerNorm Scaling's 1/sqrt(layer + 1), 1 elsewhere.
+    pub fn constant(self, layer: usize, layers: usize) -> f64 {
         match self {
             Self::DeepNorm => (2.0 * layers as f64).powf(0.25),
-            Self::PreNorm | Self::PostNorm | Self::Sandwich => 1.0,
+            Self::ScaledPreNorm => (layer as f64 + 1.0).powf(-0.5),
+            Self::PreNorm | Self::PostNorm | Self::Sandwich | Self::PeriNorm | Self::OutputNorm | Self::None => 1.0,
         }
     }
 
@@ -67,15 +97,25 @@ impl Placement {
     pub fn branch_gain(self, layers: usize) -> f64 {
         match self {
             Self::DeepNorm => (8.0 * layers as f64).powf(-0.25),
-            Self::PreNorm | Self::PostNorm | Self::Sandwich => 1.0,
+            Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::Sandwich => 1.0,
+            Self::PeriNorm | Self::OutputNorm | Self::None => 1.0,
         }
     }
 
     /// Whether the stack needs a norm before the head: where no norm closes the stream.
     pub fn final_norm(self) -> bool {
         match self {
-            Self::PreNorm | Self::Sandwich => true,
-            Self::PostNorm | Self::DeepNorm => false,
+            Self::PreNorm | Self::ScaledPreNorm | Self::Sandwich | Self::PeriNorm | Self::OutputNorm => true,
+            Self::PostNorm | Self::DeepNorm | Self::None => false,
+        }
+    }
+
+    /// Whether the placement asks for a norm of the embedding.
+    pub fn embedding_norm(self) -> bool {
+        match self {
+            Self::PeriNorm => true,
+            Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::DeepNorm => false,
+            Self::Sandwich | Self::OutputNorm | Self::None => false,
         }
     }
 
@@ -83,8 +123,9 @@ impl Placement {
     /// does the same (a 1/sqrt(2L) in scale or init) counts depth twice.
     pub fn counts_depth(self) -> bool {
         match self {
-            Self::DeepNorm => true,
+            Self::DeepNorm | Self::ScaledPreNorm => true,
             Self::PreNorm | Self::PostNorm | Self::Sandwich => false,
+            Self::PeriNorm | Self::OutputNorm | Self::None => false,
         }
     }
 }
@@ -106,7 +147,7 @@ mod tests {
         for (layers, alpha, beta) in
             [(1, 1.189207, 0.594604), (6, 1.861210, 0.379918), (24, 2.632148, 0.268642), (1000, 6.687403, 0.105737)]
         {
-            assert!((Placement::DeepNorm.alpha(layers) - alpha).abs() < 1e-6);
+            assert!((Placement::DeepNorm.constant(0, layers) - alpha).abs() < 1e-6);
             assert!((Placement::DeepNorm.branch_gain(layers) - beta).abs() < 1e-6);
         }
     }

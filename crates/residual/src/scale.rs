@@ -11,6 +11,11 @@ pub enum ScaleConfig {
     /// `f(x) / sqrt(2L)`: L blocks write 2L branches, and their variances add up to one
     /// (the forward form of GPT-2's rule).
     Depth {},
+    /// `value f(x)`.
+    Constant {
+        /// Required.
+        value: f64,
+    },
     /// `lambda * f(x)`, lambda learned, one per channel (arXiv:2103.17239, eq. 4).
     LayerScale {
         /// First value of lambda. Default by depth as in the paper: 0.1 up to 18 blocks, 1e-5 up to
@@ -20,17 +25,36 @@ pub enum ScaleConfig {
     },
     /// `alpha f(x)`, alpha a learned scalar per branch, 0 at init (arXiv:2003.04887, eq. 2).
     ReZero {},
+    /// `alpha f(x)`, alpha a learned scalar per branch (arXiv:2002.10444, section 3).
+    SkipInit {
+        /// First value of alpha. Default 0.
+        #[serde(default)]
+        init: f64,
+    },
 }
 
 impl ScaleConfig {
     /// One value of each kind, with its defaults.
-    pub const ALL: [Self; 4] = [Self::One {}, Self::Depth {}, Self::LayerScale { init: None }, Self::ReZero {}];
+    pub const ALL: [Self; 6] = [
+        Self::One {},
+        Self::Depth {},
+        Self::Constant { value: 0.5 },
+        Self::LayerScale { init: None },
+        Self::ReZero {},
+        Self::SkipInit { init: 0.0 },
+    ];
 
     /// Name, formula and source.
     pub fn about(self) -> About {
         match self {
             Self::One {} => ("one", "f(x)", "arXiv:1706.03762"),
             Self::Depth {} => ("depth", "f(x) / sqrt(2L)", "GPT-2's 1/sqrt(2L), as a multiplier"),
+            Self::Constant { .. } => ("constant", "value f(x)", "this project"),
+            Self::SkipInit { .. } => (
+                "skip_init",
+                "alpha f(x), alpha a learned scalar, 0 at init unless given",
+                "arXiv:2002.10444 section 3",
+            ),
             Self::LayerScale { .. } => {
                 ("layer_scale", "lambda * f(x), lambda learned per channel, small at init", "arXiv:2103.17239 eq. 4")
             }
@@ -43,16 +67,21 @@ impl ScaleConfig {
         match self {
             Self::LayerScale { init: None } => Self::LayerScale { init: Some(layer_scale_init(layers)) },
             Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero {} => self,
+            Self::Constant { .. } | Self::SkipInit { .. } => self,
         }
     }
 
     /// What is wrong with the settings, if anything.
     pub fn check(self) -> Result<(), String> {
         match self {
-            Self::LayerScale { init: Some(init) } if !init.is_finite() => {
+            Self::LayerScale { init: Some(init) } | Self::SkipInit { init } if !init.is_finite() => {
                 Err(format!("init = {init} must be a finite number"))
             }
+            Self::Constant { value } if !(value != 0.0 && value.is_finite()) => {
+                Err(format!("value = {value} must be a number other than 0"))
+            }
             Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero {} => Ok(()),
+            Self::Constant { .. } | Self::SkipInit { .. } => Ok(()),
         }
     }
 
@@ -61,6 +90,7 @@ impl ScaleConfig {
         match self {
             Self::Depth {} => true,
             Self::One {} | Self::LayerScale { .. } | Self::ReZero {} => false,
+            Self::Constant { .. } | Self::SkipInit { .. } => false,
         }
     }
 
@@ -68,7 +98,8 @@ impl ScaleConfig {
     pub(crate) fn multiplier(self, site: Site) -> f64 {
         match self {
             Self::Depth {} => (2.0 * site.layers as f64).powf(-0.5),
-            Self::One {} | Self::LayerScale { .. } | Self::ReZero {} => 1.0,
+            Self::Constant { value } => value,
+            Self::One {} | Self::LayerScale { .. } | Self::ReZero {} | Self::SkipInit { .. } => 1.0,
         }
     }
 
@@ -80,7 +111,8 @@ impl ScaleConfig {
                 Some(vec![init as f32; site.width])
             }
             Self::ReZero {} => Some(vec![0.0]),
-            Self::One {} | Self::Depth {} => None,
+            Self::SkipInit { init } => Some(vec![init as f32]),
+            Self::One {} | Self::Depth {} | Self::Constant { .. } => None,
         }
     }
 }
@@ -101,7 +133,8 @@ mod tests {
     #[test]
     fn every_scale_is_listed_under_its_own_name() {
         for scale in ScaleConfig::ALL {
-            let json = format!("{{\"kind\":\"{}\"}}", scale.about().0);
+            let json = serde_json::to_string(&scale).unwrap();
+            assert!(json.contains(&format!("\"{}\"", scale.about().0)), "{json}");
             assert_eq!(serde_json::from_str::<ScaleConfig>(&json).unwrap(), scale);
         }
     }

@@ -358,7 +358,7 @@ mod tests {
             ("[model.norm]\nkind = 'rms_norm'\nepz = 1", "model.norm.epz: unknown key. Did you mean `eps`?"),
             ("[model.norm]\nkind = 'none'\neps = 1", "model.norm.eps: unknown key. There are no keys here"),
             ("[model]\nplacement = 'prenorm'", "model.placement: unknown value \"prenorm\". Did you mean `pre_norm`?"),
-            ("[model]\nnorm = 'rms'", "model.norm: unknown value \"rms\". Allowed: layer_norm, rms_norm, none"),
+            ("[model]\nnorm = 'rms'", "model.norm: unknown value \"rms\". Allowed: layer_norm, rms_norm, "),
             (
                 "[model]\nd_model = 'wide'",
                 "model.d_model: invalid type: string \"wide\", expected a whole number, 0 or more",

@@ -1,0 +1,120 @@
+//! Whole stacks of each placement, forward and every gradient, against float64.
+
+use crate::common::golden::{Array, Case, Names, numbers, walk};
+use crate::common::parameter_gradients;
+use burn::tensor::{Device, Tensor, TensorData};
+use std::collections::HashMap;
+use unitgain_model::{Activation, ModelConfig, Placement, Point, Position, ScaleConfig};
+use unitgain_train::checkpoint::{assign, weights};
+
+#[test]
+fn stacks_match_the_reference_forward_and_backward() {
+    walk("blocks", |kind, case| {
+        let one = ScaleConfig::One {};
+        let learned = ScaleConfig::LayerScale { init: None };
+        let (placement, scale) = match kind {
+            // Weights that the others use.
+            "shared_weights" => return true,
+            "pre_ln" => match case.setting("branch_multiplier").as_f64() {
+                Some(value) => (Placement::PreNorm, ScaleConfig::Constant { value }),
+                None => (Placement::PreNorm, one),
+            },
+            "post_ln" => (Placement::PostNorm, one),
+            "deepnorm" => (Placement::DeepNorm, one),
+            "sandwich" => (Placement::Sandwich, one),
+            "peri_ln" => (Placement::PeriNorm, one),
+            "output_norm" => (Placement::OutputNorm, one),
+            "ln_scaling" => (Placement::ScaledPreNorm, one),
+            "plain_residual" => (Placement::None, one),
+            "layerscale_nonorm" => (Placement::None, learned),
+            "preln_layerscale" => (Placement::PreNorm, learned),
+            "skipinit" => (Placement::None, ScaleConfig::SkipInit { init: 0.0 }),
+            _ => return false,
+        };
+        stack(case, placement, scale);
+        true
+    });
+}
+
+fn stack(case: &Case, placement: Placement, scale: ScaleConfig) {
+    let n = |key| case.size(key);
+    // A case may be the l-th block of a deeper stack: the blocks before it then write nothing.
+    let before = case.setting("l")[0].as_u64().map_or(0, |l| l as usize - 1);
+    let config = ModelConfig {
+        vocab_size: Some(2),
+        context: n("T"),
+        d_model: n("d"),
+        n_layers: n("N") + before,
+        n_heads: n("heads"),
+        d_ff: Some(n("ff")),
+        activation: Activation::Gelu,
+        position: Position::None {},
+        bias: true,
+        attention_bias: Some(false),
+        norm: case.norm(),
+        placement,
+        scale,
+        final_norm: case.setting("final_norm").as_bool(),
+        ..ModelConfig::default()
+    };
+    let names = Names::decoder(n("N"), before, case.norm());
+    let device = Device::flex().autodiff();
+    let (model, table) = config.build(1, &device).unwrap();
+    let mut values: HashMap<_, _> = weights(&model)
+        .into_iter()
+        .map(|(path, shape, mut values)| {
+            let writes = (0..before)
+                .any(|l| [".attention.out.", ".mlp.down."].iter().any(|w| path.starts_with(&format!("blocks.{l}{w}"))));
+            if writes {
+                values.fill(0.0);
+            }
+            (path, (shape, values))
+        })
+        .collect();
+    let uses = case.json["uses"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
+    let given = names.ours(case, uses.map(|name| (name, case.array(name))));
+    let is_own =
+        |path: &&String| *path != "embedding" && (0..before).all(|l| !path.starts_with(&format!("blocks.{l}.")));
+    assert_eq!(given.len(), values.keys().filter(is_own).count(), "{}: parameters", case.name);
+    values.extend(given);
+    let model = assign(model, &values).unwrap();
+
+    let stream = |name: &str| {
+        let array = case.array(name);
+        Tensor::<3>::from_data(TensorData::new(array.f32(), [array.shape[0], array.shape[1], array.shape[2]]), &device)
+    };
+    let x = stream("x").require_grad();
+    let mut rms = Vec::new();
+    let y = model.forward_stream(x.clone(), &mut |point, x| {
+        if matches!(point, Point::Block(l) if l >= before) {
+            rms.push(f64::from(x.clone().square().mean().sqrt().into_scalar::<f32>()));
+        }
+    });
+    let host = |x: Tensor<1>| -> Vec<f64> { x.into_data().iter::<f32>().map(f64::from).collect() };
+    case.close("y", "y", &host(y.clone().flatten(0, 2)), &case.array("y").values);
+    let per_block = numbers(&case.json["expected"]["rms_of_stream_after_each_sublayer"]);
+    let per_block: Vec<f64> = per_block.chunks(2).map(|pair| pair[pair.len() - 1]).collect();
+    case.close("rms_of_stream_after_each_sublayer", "stream rms", &rms, &per_block);
+
+    let loss = (y * stream("cot")).sum();
+    case.close("loss", "loss", &host(loss.clone().inner()), &[case.json["expected"]["loss"].as_f64().unwrap()]);
+    let gradients = loss.backward();
+    let of_x = host(x.grad(&gradients).unwrap().flatten(0, 2));
+    let by_path: HashMap<String, Vec<f32>> = parameter_gradients(&model, &gradients).into_iter().collect();
+    let gradient = |name: &str| -> Vec<f64> {
+        if name == "x" {
+            return of_x.clone();
+        }
+        let (path, turned) = &names.0[name];
+        let shape = table.iter().find(|e| e.path == *path).unwrap().shape.clone();
+        let array = Array { shape, values: by_path[path].iter().map(|g| f64::from(*g)).collect() };
+        if *turned { array.transposed().values } else { array.values }
+    };
+    for (name, want) in case.tensors.iter().filter_map(|(n, a)| Some((n.strip_prefix("grad.")?, a))) {
+        case.close(&format!("grad.{name}"), name, &gradient(name), &want.values);
+    }
+    for (name, want) in case.json["expected"]["grad_norms"].as_object().unwrap() {
+        let norm = gradient(name).iter().map(|g| g * g).sum::<f64>().sqrt();
+        case.close("grad_norms", &format!("gradient norm of {name}"), &[norm], &[want.as_f64().unwrap()]);
+    }
+}
