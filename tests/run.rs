@@ -6,7 +6,7 @@ use std::path::Path;
 use unitgain_model::{Placement, Scheme};
 use unitgain_train::checkpoint::{Checkpoint, weights};
 use unitgain_train::metrics::Status;
-use unitgain_train::{Batch, Event, Record, RunConfig, Split, Start, Summary, Trainer, read_rows, train};
+use unitgain_train::{Batch, ClipConfig, Event, Record, RunConfig, Split, Start, Summary, Trainer, read_rows, train};
 
 /// A run of a second or two.
 fn small() -> RunConfig {
@@ -253,7 +253,7 @@ fn accumulated_micro_batches_are_the_larger_batch() {
     let mut config = small();
     config.model.dropout = 0.0;
     let (config, task) = config.prepare().unwrap();
-    let start = || Trainer::new(&config.model, config.optimizer, 1.0, 1, &Device::flex()).unwrap();
+    let start = || Trainer::new(&config.model, config.optimizer, ClipConfig::default(), 1, &Device::flex()).unwrap();
     let rows = |range| task.batch(1, Split::Train, 1, range);
     let (whole, a) = start().step(&[rows(0..8)], 1e-2, true);
     let (parts, b) = start().step(&[rows(0..4), rows(4..8)], 1e-2, true);
@@ -277,7 +277,7 @@ fn the_clip_is_of_all_gradients_together() {
     let (config, task) = config.prepare().unwrap();
     let batch: Batch = task.batch(1, Split::Train, 1, 0..8);
     let moved = |clip: f64| {
-        let trainer = Trainer::new(&config.model, config.optimizer, clip, 1, &Device::flex()).unwrap();
+        let trainer = Trainer::new(&config.model, config.optimizer, clip.into(), 1, &Device::flex()).unwrap();
         let before: Vec<f32> = weights(&trainer.model).into_iter().flat_map(|w| w.2).collect();
         let (trainer, row) = trainer.step(std::slice::from_ref(&batch), 1.0, false);
         let after: Vec<f32> = weights(&trainer.model).into_iter().flat_map(|w| w.2).collect();
@@ -387,7 +387,7 @@ fn the_group_ratios_of_the_learning_rate_stay_over_the_schedule() {
     let (config, task) = config.prepare().unwrap();
     let schedule = unitgain_train::ScheduleConfig::Cosine { warmup: 4, min_ratio: 0.1 };
     for lr in [0, 2, 5, 15].map(|t| 10.0 * schedule.factor(t, 20)) {
-        let trainer = Trainer::new(&config.model, config.optimizer, 0.0, 1, &Device::flex()).unwrap();
+        let trainer = Trainer::new(&config.model, config.optimizer, ClipConfig::None {}, 1, &Device::flex()).unwrap();
         let before = weights(&trainer.model);
         let (trainer, row) = trainer.step(&[task.batch(1, Split::Train, 1, 0..8)], lr, false);
         let row = read_rows(&[row]).remove(0);
@@ -455,7 +455,7 @@ fn optimizer_state_that_is_missing_or_foreign_is_refused_by_name() {
         let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
         let config = RunConfig::parse(&small().to_toml(), "test", &settings).unwrap();
         let (config, _) = config.prepare().unwrap();
-        let trainer = Trainer::new(&config.model, config.optimizer, 1.0, 1, &Device::flex()).unwrap();
+        let trainer = Trainer::new(&config.model, config.optimizer, ClipConfig::default(), 1, &Device::flex()).unwrap();
         checkpoint.load(trainer).map(|_| ()).map_err(|e| e.to_string())
     };
     assert_eq!(load(&[]), Ok(()));
@@ -464,7 +464,7 @@ fn optimizer_state_that_is_missing_or_foreign_is_refused_by_name() {
         let lion = RunConfig::parse(&small().to_toml(), "test", &["optimizer.kind=lion".into()]).unwrap();
         go(&lion, &other, Start::New);
         let (config, _) = small().prepare().unwrap();
-        let trainer = Trainer::new(&config.model, config.optimizer, 1.0, 1, &Device::flex()).unwrap();
+        let trainer = Trainer::new(&config.model, config.optimizer, ClipConfig::default(), 1, &Device::flex()).unwrap();
         Checkpoint::newest(&other).unwrap().load(trainer).unwrap_err().to_string()
     };
     assert!(missing.contains("optimizer.second.embedding is missing"), "{missing}");

@@ -116,7 +116,7 @@ fn optimizer(case: &Case) -> OptimizerConfig {
 }
 
 fn trainer(case: &Case, model: &ModelConfig, names: &Names) -> Trainer {
-    let mut trainer = Trainer::new(model, optimizer(case), case.number("clip"), 1, &Device::flex()).unwrap();
+    let mut trainer = Trainer::new(model, optimizer(case), case.number("clip").into(), 1, &Device::flex()).unwrap();
     let given = case.tensors.iter().filter_map(|(name, array)| Some((name.strip_prefix("init.")?, array)));
     let values = names.ours(case, given);
     trainer.model = assign(trainer.model, &values).unwrap();

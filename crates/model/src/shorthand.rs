@@ -1,26 +1,53 @@
 //! `norm = "rms_norm"` as short for `norm = { kind = "rms_norm" }`.
 
 use serde::de::value::{MapAccessDeserializer, MapDeserializer};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 
 /// For `#[serde(deserialize_with = ..)]`: a table with a `kind`, or the kind alone as a string.
 pub fn kind_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
-    struct KindOrTable<T>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for KindOrTable<T> {
-        type Value = T;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("the name of a kind, or a table with a `kind`")
-        }
-        fn visit_str<E: serde::de::Error>(self, kind: &str) -> Result<T, E> {
-            T::deserialize(MapDeserializer::new([("kind", kind)].into_iter()))
-        }
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-            T::deserialize(MapAccessDeserializer::new(map))
+    deserializer.deserialize_any(Shorthand { number: None, kind: PhantomData })
+}
+
+/// [`kind_or_table`] for a type that a number can stand for too.
+pub fn number_kind_or_table<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + From<f64>,
+{
+    deserializer.deserialize_any(Shorthand { number: Some(T::from), kind: PhantomData })
+}
+
+struct Shorthand<T> {
+    number: Option<fn(f64) -> T>,
+    kind: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Shorthand<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.number.is_some() { "a number, " } else { "" })?;
+        f.write_str("the name of a kind, or a table with a `kind`")
+    }
+    fn visit_f64<E: Error>(self, x: f64) -> Result<T, E> {
+        match self.number {
+            Some(number) => Ok(number(x)),
+            None => Err(E::invalid_type(Unexpected::Float(x), &self)),
         }
     }
-    deserializer.deserialize_any(KindOrTable(PhantomData))
+    fn visit_i64<E: Error>(self, x: i64) -> Result<T, E> {
+        match self.number {
+            Some(number) => Ok(number(x as f64)),
+            None => Err(E::invalid_type(Unexpected::Signed(x), &self)),
+        }
+    }
+    fn visit_str<E: Error>(self, kind: &str) -> Result<T, E> {
+        T::deserialize(MapDeserializer::new([("kind", kind)].into_iter()))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map))
+    }
 }
 
 /// [`kind_or_table`] for an optional key.

@@ -52,22 +52,13 @@ impl Gradients {
         self.0[index].take()
     }
 
+    /// `f` of every gradient and its index.
+    pub(crate) fn map(self, f: impl Fn(usize, Tensor<1>) -> Tensor<1>) -> Self {
+        Self(self.0.into_iter().enumerate().map(|(i, g)| g.map(|g| f(i, g))).collect())
+    }
+
     /// The gradients in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = Option<&Tensor<1>>> {
         self.0.iter().map(Option::as_ref)
     }
 }
-
-/// `min(1, clip / (norm + 1e-6))` with the norm of all gradients together, of shape `[1]`: one factor
-/// for every weight, so that the direction stays. It is computed on the device, without a read.
-pub(crate) fn clip_coefficient(squares: Tensor<1>, clip: f64) -> Tensor<1> {
-    ((squares.sum().sqrt() + CLIP_EPS).recip() * clip).clamp_max(1.0)
-}
-
-/// [`clip_coefficient`] of a norm on the host.
-pub(crate) fn host_clip_coefficient(norm: f32, clip: f64) -> f32 {
-    if clip > 0.0 { (clip as f32 / (norm + CLIP_EPS)).min(1.0) } else { 1.0 }
-}
-
-/// As in PyTorch's `clip_grad_norm_`: no division by zero.
-const CLIP_EPS: f32 = 1e-6;

@@ -9,6 +9,7 @@
 //! [`Event`]s to its caller and uses `tracing`.
 
 pub mod checkpoint;
+pub mod clip;
 pub mod config;
 pub mod data;
 pub mod device;
@@ -23,6 +24,7 @@ mod run;
 pub mod schedule;
 mod step;
 
+pub use clip::ClipConfig;
 pub use config::RunConfig;
 pub use data::{Batch, DataConfig, Split, Task};
 pub use error::Error;

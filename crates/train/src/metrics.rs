@@ -1,6 +1,5 @@
 //! What a run writes down. `docs/run-folder.md` is the public description of the format.
 
-use crate::gradients::host_clip_coefficient;
 use crate::step::HostRow;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -51,12 +50,10 @@ pub(crate) struct At {
     pub(crate) tokens: usize,
     pub(crate) lr: f64,
     pub(crate) tokens_per_second: f64,
-    pub(crate) clip: f64,
 }
 
 impl Record {
     pub(crate) fn new(at: At, row: &HostRow, table: &ParamTable, blocks: usize) -> Self {
-        let grad_norm = row.grad_norm();
         let mut role = BTreeMap::<Role, f32>::new();
         for (entry, square) in table.iter().zip(&row.squares) {
             *role.entry(entry.role()).or_default() += square;
@@ -67,8 +64,8 @@ impl Record {
             loss: row.loss,
             lr: at.lr,
             tokens_per_second: at.tokens_per_second.round(),
-            grad_norm,
-            grad_norm_clipped: grad_norm * host_clip_coefficient(grad_norm, at.clip),
+            grad_norm: row.grad_norm(),
+            grad_norm_clipped: row.grad_norm_clipped,
             grad_norm_block: Self::block_norms(row, table, blocks),
             grad_norm_role: role.into_iter().map(|(role, square)| (role.name().into(), square.sqrt())).collect(),
             stream_rms: row.stream_rms.clone(),

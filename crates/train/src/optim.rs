@@ -265,29 +265,25 @@ impl Optimizer {
         (self.time, self.state) = (time, state);
     }
 
-    /// One update. `lr` is the scheduled learning rate, which the factors of each weight multiply;
-    /// `coefficient`, of shape `[1]`, is that of the clip. A parameter without a gradient stays.
-    pub fn step<M: Module>(
-        &mut self,
-        model: M,
-        table: &ParamTable,
-        gradients: Gradients,
-        coefficient: Option<Tensor<1>>,
-        lr: f64,
-    ) -> M {
+    /// One update. `lr` is the scheduled learning rate, which the factors of each weight multiply. A
+    /// parameter without a gradient stays.
+    pub fn step<M: Module>(&mut self, model: M, table: &ParamTable, gradients: Gradients, lr: f64) -> M {
         self.time += 1;
-        model.map(&mut Pass { optimizer: self, table, gradients, coefficient, lr, index: 0 })
+        model.map(&mut Pass { optimizer: self, table, gradients, lr, index: 0 })
     }
+}
 
-    fn update(&self, state: Option<State>, w: Tensor<1>, g: Tensor<1>, r: Rates) -> (Tensor<1>, State) {
-        match self.config {
+impl OptimizerConfig {
+    /// The rule itself, for the update `time` (from 1) of one flat tensor.
+    fn apply(self, time: usize, state: Option<State>, w: Tensor<1>, g: Tensor<1>, r: Rates) -> (Tensor<1>, State) {
+        match self {
             OptimizerConfig::Adamw { betas, .. } => {
                 let w = decayed(w, r.lr * r.decay);
-                self.adam(state, w, g, betas, r)
+                adam(time, state, w, g, betas, r)
             }
             OptimizerConfig::Adam { betas, .. } => {
                 let g = with_l2(g, &w, r.decay);
-                self.adam(state, w, g, betas, r)
+                adam(time, state, w, g, betas, r)
             }
             OptimizerConfig::Sgd { momentum, nesterov, .. } => {
                 let g = with_l2(g, &w, r.decay);
@@ -306,20 +302,52 @@ impl Optimizer {
             }
         }
     }
+}
 
-    fn adam(&self, state: Option<State>, w: Tensor<1>, g: Tensor<1>, betas: [f64; 2], r: Rates) -> (Tensor<1>, State) {
-        let [b1, b2] = betas;
-        let (first, second) = match state {
-            Some(State { first, second: Some(second) }) => {
-                (first * b1 + g.clone() * (1.0 - b1), second * b2 + g.square() * (1.0 - b2))
-            }
-            Some(State { second: None, .. }) | None => (g.clone() * (1.0 - b1), g.square() * (1.0 - b2)),
-        };
-        let t = i32::try_from(self.time).unwrap_or(i32::MAX);
-        let (c1, c2) = (1.0 - b1.powi(t), 1.0 - b2.powi(t));
-        let denominator = (second.clone() / c2).sqrt() + r.eps;
-        let w = w - first.clone() / denominator * (r.lr / c1);
-        (w, State { first, second: Some(second) })
+/// Adam's part that decoupled and added decay share.
+fn adam(
+    time: usize,
+    state: Option<State>,
+    w: Tensor<1>,
+    g: Tensor<1>,
+    betas: [f64; 2],
+    r: Rates,
+) -> (Tensor<1>, State) {
+    let [b1, b2] = betas;
+    let (first, second) = match state {
+        Some(State { first, second: Some(second) }) => {
+            (first * b1 + g.clone() * (1.0 - b1), second * b2 + g.square() * (1.0 - b2))
+        }
+        Some(State { second: None, .. }) | None => (g.clone() * (1.0 - b1), g.square() * (1.0 - b2)),
+    };
+    let t = i32::try_from(time).unwrap_or(i32::MAX);
+    let (c1, c2) = (1.0 - b1.powi(t), 1.0 - b2.powi(t));
+    let denominator = (second.clone() / c2).sqrt() + r.eps;
+    let w = w - first.clone() / denominator * (r.lr / c1);
+    (w, State { first, second: Some(second) })
+}
+
+/// The rule of an optimizer on a single flat tensor, outside of a model.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    config: OptimizerConfig,
+    time: usize,
+    state: Option<State>,
+}
+
+impl Rule {
+    /// A rule that remembers nothing.
+    pub fn new(config: OptimizerConfig) -> Self {
+        Self { config, time: 0, state: None }
+    }
+
+    /// One update of `w` by `g` at the learning rate, weight decay and eps given, which take the place of
+    /// those of the configuration.
+    pub fn step(&mut self, w: Tensor<1>, g: Tensor<1>, lr: f64, decay: f64, eps: f64) -> Tensor<1> {
+        self.time += 1;
+        let (w, state) = self.config.apply(self.time, self.state.take(), w, g, Rates { lr, decay, eps });
+        self.state = Some(state);
+        w
     }
 }
 
@@ -337,7 +365,6 @@ struct Pass<'a> {
     optimizer: &'a mut Optimizer,
     table: &'a ParamTable,
     gradients: Gradients,
-    coefficient: Option<Tensor<1>>,
     lr: f64,
     index: usize,
 }
@@ -347,10 +374,6 @@ impl ModuleMapper for Pass<'_> {
         let index = self.index;
         self.index += 1;
         let Some(gradient) = self.gradients.take(index) else { return param };
-        let gradient = match &self.coefficient {
-            Some(coefficient) => gradient * coefficient.clone(),
-            None => gradient,
-        };
         let entry = &self.table.entries()[index];
         let config = self.optimizer.config;
         let rates = Rates { lr: self.lr * entry.factors.lr, decay: config.decay_of(entry), eps: config.eps_of(entry) };
@@ -358,7 +381,7 @@ impl ModuleMapper for Pass<'_> {
         let shape = tensor.shape();
         let n = shape.num_elements();
         let state = self.optimizer.state[index].take();
-        let (w, state) = self.optimizer.update(state, tensor.inner().reshape([n]), gradient, rates);
+        let (w, state) = config.apply(self.optimizer.time, state, tensor.inner().reshape([n]), gradient, rates);
         self.optimizer.state[index] = Some(state);
         let tensor = Tensor::from_inner(w.reshape(shape)).require_grad();
         Param::from_mapped_value(id, tensor, mapper)

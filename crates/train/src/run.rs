@@ -265,7 +265,6 @@ impl Run {
             tokens: self.position.tokens,
             lr: lr(&self.config, step),
             tokens_per_second: tokens as f64 / time.as_secs_f64().max(1e-9),
-            clip: self.config.train.clip,
         };
         let mut record = Record::new(at, row, &self.trainer.table, self.config.model.n_layers);
         if evaluate {

@@ -1,6 +1,5 @@
 use crate::data::Batch;
-use crate::gradients::clip_coefficient;
-use crate::{Gradients, Optimizer, OptimizerConfig};
+use crate::{ClipConfig, Gradients, Optimizer, OptimizerConfig};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use std::time::{Duration, Instant};
@@ -16,8 +15,8 @@ pub struct Trainer {
     pub table: ParamTable,
     /// The optimizer.
     pub optimizer: Optimizer,
-    /// Largest norm of all gradients together; 0 for no clip.
-    pub clip: f64,
+    /// How gradients are clipped.
+    pub clip: ClipConfig,
     seed: u64,
     dropout: bool,
     /// The plain device.
@@ -37,7 +36,7 @@ pub(crate) struct Clock {
 /// What one step measured. It stays on the device until [`read_rows`].
 #[derive(Debug)]
 pub struct Row {
-    /// Loss, squared norm of each gradient, mean square of the stream after each block (if observed).
+    /// Loss, squared norm after the clip, squared norm of each gradient, mean square of the stream after each block (if observed).
     values: Tensor<1>,
     parameters: usize,
 }
@@ -47,7 +46,9 @@ pub struct Row {
 pub struct HostRow {
     /// Mean loss of the step's batch.
     pub loss: f32,
-    /// Squared norm of the gradient of each parameter, in the order of the table.
+    /// Norm of all gradients together, after the clip.
+    pub grad_norm_clipped: f32,
+    /// Squared norm of the gradient of each parameter before the clip, in the order of the table.
     pub squares: Vec<f32>,
     /// rms of the stream after each block; empty if it was not observed.
     pub stream_rms: Vec<f32>,
@@ -68,7 +69,7 @@ impl Trainer {
     pub fn new(
         model: &ModelConfig,
         optimizer: OptimizerConfig,
-        clip: f64,
+        clip: ClipConfig,
         seed: u64,
         device: &Device,
     ) -> Result<Self, ModelError> {
@@ -111,13 +112,13 @@ impl Trainer {
 
         let started = Instant::now();
         let squares = gradients.squares(&self.device);
-        let coefficient = (self.clip > 0.0).then(|| clip_coefficient(squares.clone(), self.clip));
+        let (gradients, clipped) = self.clip.apply(gradients, squares.clone(), &self.model, &self.table);
         let Self { model, table, mut optimizer, .. } = self;
         let parameters = table.entries().len();
-        let model = optimizer.step(model, &table, gradients, coefficient, lr);
+        let model = optimizer.step(model, &table, gradients, lr);
         self = Self { model, table, optimizer, ..self };
         self.clock.optimizer += started.elapsed();
-        let values = Tensor::cat([vec![loss, squares], stream].concat(), 0);
+        let values = Tensor::cat([vec![loss, clipped, squares], stream].concat(), 0);
         (self, Row { values, parameters })
     }
 
@@ -165,9 +166,10 @@ pub fn read_rows(rows: &[Row]) -> Vec<HostRow> {
     rows.iter()
         .map(|row| {
             let own = take(row.values.dims()[0]);
-            let (squares, stream) = own[1..].split_at(row.parameters);
+            let (squares, stream) = own[2..].split_at(row.parameters);
             HostRow {
                 loss: own[0],
+                grad_norm_clipped: own[1].sqrt(),
                 squares: squares.to_vec(),
                 stream_rms: stream.iter().map(|mean_square| mean_square.sqrt()).collect(),
             }

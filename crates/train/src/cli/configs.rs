@@ -2,14 +2,14 @@ use super::{Outcome, table};
 use std::io::Write;
 use unitgain_model::{Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme};
 use unitgain_train::data::TASKS;
-use unitgain_train::{OptimizerConfig, ScheduleConfig};
+use unitgain_train::{ClipConfig, OptimizerConfig, ScheduleConfig};
 
 /// List every variant of every axis with its formula and source
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  unitgain configs\n  unitgain configs placement")]
 pub(crate) struct Args {
     /// Only this axis: norm, placement, scale, init, parametrization, activation, position, task,
-    /// optimizer or schedule
+    /// optimizer, clip or schedule
     axis: Option<String>,
 }
 
@@ -17,7 +17,7 @@ type About = (&'static str, &'static str, &'static str);
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
-        let axes: [(&str, &str, Vec<About>); 10] = [
+        let axes: [(&str, &str, Vec<About>); 11] = [
             ("norm", "model.norm", NormConfig::all().iter().map(NormConfig::about).collect()),
             ("placement", "model.placement", Placement::ALL.map(Placement::about).to_vec()),
             ("scale", "model.scale", ScaleConfig::ALL.map(ScaleConfig::about).to_vec()),
@@ -27,6 +27,7 @@ impl Args {
             ("position", "model.position", Position::all().into_iter().map(Position::about).collect()),
             ("task", "data.task", TASKS.to_vec()),
             ("optimizer", "optimizer", OptimizerConfig::all().into_iter().map(OptimizerConfig::about).collect()),
+            ("clip", "train.clip", ClipConfig::all().into_iter().map(ClipConfig::about).collect()),
             ("schedule", "schedule", ScheduleConfig::all().into_iter().map(ScheduleConfig::about).collect()),
         ];
         let chosen: Vec<_> =

@@ -3,7 +3,7 @@
 mod explain;
 mod set;
 
-use crate::{DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, device, metrics};
+use crate::{ClipConfig, DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, device, metrics};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::{Table, Value};
@@ -51,8 +51,10 @@ pub struct TrainConfig {
     pub batch_size: usize,
     /// Micro-batches whose gradients are averaged into one update. Default 1.
     pub accumulate: usize,
-    /// Largest norm of all gradients together; above it they are scaled down. Default 1; 0 for none.
-    pub clip: f64,
+    /// How gradients are clipped; a number is the largest norm of all gradients together, 0 is no clip.
+    /// Default 1.
+    #[serde(deserialize_with = "shorthand::number_kind_or_table")]
+    pub clip: ClipConfig,
 }
 
 /// Records.
@@ -115,7 +117,7 @@ impl Default for RunConfig {
 
 impl Default for TrainConfig {
     fn default() -> Self {
-        Self { steps: 1000, batch_size: 16, accumulate: 1, clip: 1.0 }
+        Self { steps: 1000, batch_size: 16, accumulate: 1, clip: ClipConfig::default() }
     }
 }
 
@@ -260,13 +262,8 @@ impl RunConfig {
         if let Some((key, _)) = least_one.iter().find(|(_, n)| *n == 0) {
             return Err(Error::config(key, "0 must be at least 1"));
         }
-        if !(self.train.clip >= 0.0 && self.train.clip.is_finite()) {
-            return Err(Error::config(
-                "train.clip",
-                format!("{} must be a positive number, or 0 for none", self.train.clip),
-            ));
-        }
         let below = |section: &str, (key, problem): (&str, String)| Error::config(&format!("{section}.{key}"), problem);
+        self.train.clip.check().map_err(|e| below("train.clip", e))?;
         self.optimizer.check().map_err(|e| below("optimizer", e))?;
         self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))
     }
@@ -342,160 +339,4 @@ fn compare(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use unitgain_model::{NormConfig, Parametrization, Placement, ScaleConfig};
-
-    fn parse(text: &str, settings: &[&str]) -> Result<RunConfig, String> {
-        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
-        RunConfig::parse(text, "run.toml", &settings).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn faults_name_the_key_and_what_is_allowed() {
-        for (text, expected) in [
-            ("[model]\nd_modle = 3", "model.d_modle: unknown key. Did you mean `d_model`?"),
-            ("[model.norm]\nkind = 'rms_norm'\nepz = 1", "model.norm.epz: unknown key. Did you mean `eps`?"),
-            ("[model.norm]\nkind = 'none'\neps = 1", "model.norm.eps: unknown key. There are no keys here"),
-            ("[model]\nplacement = 'prenorm'", "model.placement: unknown value \"prenorm\". Did you mean `pre_norm`?"),
-            ("[model]\nnorm = 'rms'", "model.norm: unknown value \"rms\". Allowed: layer_norm, rms_norm, "),
-            (
-                "[model]\nd_model = 'wide'",
-                "model.d_model: invalid type: string \"wide\", expected a whole number, 0 or more",
-            ),
-            (
-                "[train]\nbatch_size = -1",
-                "train.batch_size: invalid value: integer `-1`, expected a whole number, 0 or more",
-            ),
-            ("[model.parametrization]\nkind = 'mup'", "model.parametrization.base_width: missing: it has no default"),
-            ("[[model.block]]\nrange = [0, 1]\nnorn = 1", "model.block[0].norn: unknown key. Did you mean `norm`?"),
-            ("[optimizer]\nkind = 'adamw'\nlr = 'x'", "optimizer.lr: invalid type: string \"x\", expected a number"),
-            ("[schedule]\nkind = 'cosine'\nwarmup = -1", "schedule.warmup: invalid value: integer `-1`"),
-            (
-                "[data]\ntask = 'text'\npath = 'x'\ntokenizer = 'word'",
-                "data.tokenizer: unknown value \"word\". Allowed: byte, char",
-            ),
-            ("[optimizer]\nlr = 1.0", "optimizer.kind: missing: say which"),
-            ("model = 3", "model: invalid type: integer `3`, expected a table: ModelConfig"),
-            ("[optimiser]\nlr = 1", "optimiser: unknown key. Did you mean `optimizer`?"),
-            ("[data]\ntask = 'text'", "data.path: missing"),
-            ("[model\n", "run.toml is not valid TOML"),
-        ] {
-            let problem = parse(text, &[]).unwrap_err();
-            assert!(problem.contains(expected), "{problem:?} does not say {expected:?}");
-        }
-    }
-
-    #[test]
-    fn a_kind_can_stand_for_its_table() {
-        let short =
-            parse("optimizer = 'lion'\n[model]\nnorm = 'rms_norm'\nscale = 're_zero'\ninit = 'xavier'", &[]).unwrap();
-        assert_eq!(short.model.norm, NormConfig::rms_norm());
-        assert_eq!(short.model.scale, ScaleConfig::ReZero {});
-        assert_eq!(short.optimizer.about().0, "lion");
-    }
-
-    #[test]
-    fn settings_reach_every_key() {
-        let config = parse(
-            "[model]\nnorm = 'rms_norm'\n[[model.block]]\nrange = [0, 1]",
-            &[
-                "model.norm.eps=1e-3",
-                "model.placement=deep_norm",
-                "optimizer.lr=0.5",
-                "model.block.0.scale=re_zero",
-                "seed=7",
-            ],
-        )
-        .unwrap();
-        assert_eq!(config.model.norm, NormConfig::RmsNorm { eps: 1e-3, gain: true, unit_offset: false });
-        assert_eq!(config.model.placement, Placement::DeepNorm);
-        assert_eq!((config.optimizer.lr(), config.seed), (0.5, 7));
-        assert_eq!(config.model.block[0].scale, Some(ScaleConfig::ReZero {}));
-    }
-
-    #[test]
-    fn a_new_kind_starts_from_its_defaults() {
-        let text = "[model.parametrization]\nkind = 'mup'\nbase_width = 64\n[optimizer]\nkind = 'adamw'\nlr = 0.5";
-        let config = parse(text, &["model.parametrization.kind=standard", "optimizer.kind=adamw"]).unwrap();
-        assert_eq!(config.model.parametrization, Parametrization::Standard {});
-        assert_eq!(config.optimizer.lr(), 0.5);
-    }
-
-    #[test]
-    fn a_kind_comes_before_its_settings_in_any_order() {
-        let sgd = parse("", &["optimizer.lr=0.5", "optimizer.kind=sgd"]).unwrap();
-        assert_eq!((sgd.optimizer.about().0, sgd.optimizer.lr()), ("sgd", 0.5));
-        let text = parse("", &["data.path=t.txt", "data.task=text"]).unwrap();
-        assert!(matches!(text.data, DataConfig::Text { .. }));
-        assert!(parse("", &["optimizer.momntum=0.5", "optimizer.kind=sgd"]).unwrap_err().contains("momentum"));
-        assert_eq!(parse("", &["seed=1", "seed=2"]).unwrap().seed, 2);
-    }
-
-    #[test]
-    fn a_run_that_does_not_fit_into_memory_is_refused() {
-        let problem = parse("[train]\nbatch_size = 200000", &[]).unwrap().resolved(32).unwrap_err().to_string();
-        assert!(problem.contains("train.batch_size") && problem.contains("GB"), "{problem}");
-    }
-
-    #[test]
-    fn faulty_settings_are_named() {
-        let problem = |setting| parse("", &[setting]).unwrap_err();
-        assert!(problem("model.width=3").contains("model.width: unknown key"));
-        assert!(problem("seed").contains("--set key.path=value"));
-        assert!(problem("seed.x=1").contains("seed"));
-        assert!(problem("model.block.0.norm=none").contains("model.block"));
-        assert!(problem("model..norm=none").contains("empty part"));
-    }
-
-    #[test]
-    fn values_out_of_range_are_named() {
-        let problem = |text: &str| parse(text, &[]).unwrap().resolved(32).unwrap_err().to_string();
-        for (text, expected) in [
-            ("[train]\nbatch_size = 0", "train.batch_size: 0 must be at least 1"),
-            ("[train]\nclip = -1.0", "train.clip: -1"),
-            (
-                "[train]\nsteps = 5\n[schedule]\nkind = 'constant'\nwarmup = 6",
-                "schedule.warmup: 6 is longer than the run",
-            ),
-            (
-                "[train]\nsteps = 5\n[schedule]\nkind = 'warmup_stable_decay'\nwarmup = 3\ndecay = 3",
-                "schedule.decay: 3",
-            ),
-            ("[optimizer]\nkind = 'adamw'\nbetas = [0.9, 1.0]", "optimizer.betas: 1 must be"),
-            ("[optimizer]\nkind = 'sgd'\nlr = 0.0", "optimizer.lr: 0 must be a positive number"),
-            ("[model]\nd_model = 130", "model.d_model = 130: must be a multiple of n_heads = 4"),
-            ("[model]\nd_model = 12\nposition = 'rope'", "model.head_dim = 3: must be even"),
-            ("[model]\nvocab_size = 7", "model.vocab_size: 7 is not the vocabulary of the data, which is 32"),
-            ("[model]\ndropout = 1.0", "model.dropout = 1"),
-            ("[model.norm]\nkind = 'rms_norm'\neps = 0.0", "model.norm.eps = 0e0: must be a number of at least 1e-18"),
-            ("backend = 'gpu'", "unknown backend"),
-        ] {
-            let problem = problem(text);
-            assert!(problem.contains(expected), "{problem:?} does not say {expected:?}");
-        }
-    }
-
-    #[test]
-    fn a_resolved_configuration_is_read_back_as_itself() {
-        let text = "[model]\nplacement = 'deep_norm'\nscale = 'layer_scale'\nactivation = 'swi_glu'\nposition = 'rope'\n\
-                    [model.parametrization]\nkind = 'mup'\nbase_width = 64\n[[model.block]]\nrange = [1, 2]\nnorm = 'rms_norm'";
-        let resolved = parse(text, &[]).unwrap().resolved(32).unwrap();
-        let again = parse(&resolved.to_toml(), &[]).unwrap();
-        assert_eq!(again, resolved);
-        assert_eq!(again.resolved(32).unwrap(), resolved);
-        for key in
-            ["head_dim = 32", "d_ff = 344", "init = 0.1", "base_head_dim = 16.0", "embedding_std = 0.02", "burn = "]
-        {
-            assert!(resolved.to_toml().contains(key), "{key} is not in\n{}", resolved.to_toml());
-        }
-    }
-
-    #[test]
-    fn differences_name_the_keys_that_change_a_step() {
-        let a = parse("", &[]).unwrap();
-        let b = parse("[optimizer]\nkind = 'adamw'\nlr = 0.5\n[log]\nevery = 3", &[]).unwrap();
-        assert_eq!(a.differences(&a), Vec::<String>::new());
-        assert_eq!(a.differences(&b), ["optimizer.lr (0.001, now 0.5)"]);
-    }
-}
+mod tests;

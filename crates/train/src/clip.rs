@@ -1,0 +1,174 @@
+//! Gradient clipping: of all gradients together, or of each unit by the size of its weights.
+
+use crate::Gradients;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+use unitgain_model::{ParamEntry, ParamTable, Role};
+
+/// How gradients are clipped. A number stands for the global norm: `clip = 1.0`, and `clip = 0` for none.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ClipConfig {
+    /// Gradients as they are.
+    None {},
+    /// All gradients together are scaled by `min(1, max / (norm + 1e-6))`, so that their direction stays.
+    GlobalNorm {
+        /// Largest norm of all gradients together. Default 1.
+        #[serde(default = "default_max")]
+        max: f64,
+    },
+    /// Adaptive gradient clipping: the gradient of each output unit is scaled down to
+    /// `lambda max(|W_i|, eps)` (arXiv:2102.06171, eq. 3). A unit of a linear layer is a column of its
+    /// `[fan_in, fan_out]` matrix, of an embedding a row; a vector is one unit. The head is left out, as
+    /// the paper leaves out the final layer; a tied embedding is clipped.
+    Adaptive {
+        /// Default 0.01.
+        #[serde(default = "default_lambda")]
+        lambda: f64,
+        /// Least norm of a unit's weights, so that a zero unit can move. Default 1e-3.
+        #[serde(default = "default_eps")]
+        eps: f64,
+    },
+}
+
+fn default_max() -> f64 {
+    1.0
+}
+fn default_lambda() -> f64 {
+    0.01
+}
+fn default_eps() -> f64 {
+    1e-3
+}
+
+impl Default for ClipConfig {
+    fn default() -> Self {
+        Self::GlobalNorm { max: default_max() }
+    }
+}
+
+impl From<f64> for ClipConfig {
+    fn from(max: f64) -> Self {
+        if max == 0.0 { Self::None {} } else { Self::GlobalNorm { max } }
+    }
+}
+
+impl ClipConfig {
+    /// One value of each kind, with its defaults.
+    pub fn all() -> Vec<Self> {
+        vec![Self::None {}, Self::default(), Self::Adaptive { lambda: default_lambda(), eps: default_eps() }]
+    }
+
+    /// Name, formula and source.
+    pub fn about(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::None {} => ("none", "g", "no clip"),
+            Self::GlobalNorm { .. } => ("global_norm", "g min(1, max / (|all g| + 1e-6))", "arXiv:1211.5063"),
+            Self::Adaptive { .. } => {
+                ("adaptive", "g_i min(1, lambda max(|W_i|, eps) / |g_i|) per output unit", "arXiv:2102.06171 eq. 3")
+            }
+        }
+    }
+
+    /// What is wrong with the settings: the key and the problem.
+    pub(crate) fn check(self) -> Result<(), (&'static str, String)> {
+        let positive = |key, x: f64| match x > 0.0 && x.is_finite() {
+            true => Ok(()),
+            false => Err((key, format!("{x} must be a positive number"))),
+        };
+        match self {
+            Self::None {} => Ok(()),
+            Self::GlobalNorm { max } => positive("max", max),
+            Self::Adaptive { lambda, eps } => positive("lambda", lambda).and_then(|()| positive("eps", eps)),
+        }
+    }
+
+    /// Clips, on the device and without a read. `squares` are those of the gradients. Returns the
+    /// gradients and the square of their norm, of shape `[1]`.
+    pub(crate) fn apply<M: Module>(
+        self,
+        gradients: Gradients,
+        squares: Tensor<1>,
+        model: &M,
+        table: &ParamTable,
+    ) -> (Gradients, Tensor<1>) {
+        match self {
+            Self::None {} => (gradients, squares.sum()),
+            Self::GlobalNorm { max } => {
+                let square = squares.sum();
+                let coefficient = coefficient(square.clone(), max);
+                let clipped = gradients.map(|_, g| g * coefficient.clone());
+                (clipped, square * coefficient.square())
+            }
+            Self::Adaptive { lambda, eps } => {
+                let weights = weights(model);
+                let device = squares.device();
+                let clipped = gradients.map(|i, g| {
+                    let entry = &table.entries()[i];
+                    match entry.role() {
+                        Role::Head => g,
+                        _ => units(g, weights[i].clone(), &entry.shape, unit_axis(entry), lambda, eps),
+                    }
+                });
+                let square = clipped.squares(&device).sum();
+                (clipped, square)
+            }
+        }
+    }
+}
+
+/// `min(1, max / (norm + 1e-6))` from the square of a norm; 1e-6 as in PyTorch's `clip_grad_norm_`, against
+/// a division by zero.
+fn coefficient(square: Tensor<1>, max: f64) -> Tensor<1> {
+    ((square.sqrt() + 1e-6).recip() * max).clamp_max(1.0)
+}
+
+/// Scales flat gradients so that their norm together is at most `max`; returns them and the norm before,
+/// of shape `[1]`.
+pub fn global_norm(gradients: Vec<Tensor<1>>, max: f64) -> (Vec<Tensor<1>>, Tensor<1>) {
+    let square = Tensor::cat(gradients.iter().map(|g| g.clone().square().sum()).collect(), 0).sum();
+    let coefficient = coefficient(square.clone(), max);
+    (gradients.into_iter().map(|g| g * coefficient.clone()).collect(), square.sqrt())
+}
+
+/// The axis over which the norm of a unit is taken; None where the whole tensor is one unit.
+fn unit_axis(entry: &ParamEntry) -> Option<usize> {
+    match entry.role() {
+        Role::Embedding => Some(1),
+        role if role.is_matrix() => Some(0),
+        _ => None,
+    }
+}
+
+/// `g_i min(1, lambda max(|w_i|, eps) / |g_i|)` for every unit i of a tensor of `shape`, given flat. The
+/// norms are over `axis` of a matrix, or over everything.
+pub fn units(g: Tensor<1>, w: Tensor<1>, shape: &[usize], axis: Option<usize>, lambda: f64, eps: f64) -> Tensor<1> {
+    let n = g.dims()[0];
+    let (rows, axis) = match axis {
+        Some(axis) => (shape[0], axis),
+        None => (1, 1),
+    };
+    let matrix = |x: Tensor<1>| x.reshape([rows, n / rows]);
+    let norm = |x: Tensor<2>| x.square().sum_dim(axis).sqrt();
+    let g = matrix(g);
+    let most = norm(matrix(w)).clamp_min(eps) * lambda;
+    // most / max(|g|, most) is min(1, most / |g|), and finite where g is 0.
+    let factor = most.clone() / norm(g.clone()).max_pair(most);
+    (g * factor).reshape([n])
+}
+
+/// The weights, flat and without a graph, in the order of the table.
+fn weights<M: Module>(model: &M) -> Vec<Tensor<1>> {
+    struct Collect(Vec<Tensor<1>>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let tensor = param.val().inner();
+            let n = tensor.shape().num_elements();
+            self.0.push(tensor.reshape([n]));
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    model.visit(&mut collect);
+    collect.0
+}
