@@ -24,6 +24,12 @@ fn stacks_match_the_reference_forward_and_backward() {
             "sandwich" => (Placement::Sandwich, one),
             "peri_ln" => (Placement::PeriNorm, one),
             "output_norm" => (Placement::OutputNorm, one),
+            "sub_ln" => (Placement::SubNorm, one),
+            "normformer" => (Placement::Normformer, one),
+            "hybrid_pre_attn_post_ffn" => {
+                stack(case, Placement::PreNorm, Some(Placement::PostNorm), one);
+                return true;
+            }
             "ln_scaling" => (Placement::ScaledPreNorm, one),
             "plain_residual" => (Placement::None, one),
             "layerscale_nonorm" => (Placement::None, learned),
@@ -31,12 +37,12 @@ fn stacks_match_the_reference_forward_and_backward() {
             "skipinit" => (Placement::None, ScaleConfig::SkipInit { init: 0.0 }),
             _ => return false,
         };
-        stack(case, placement, scale);
+        stack(case, placement, None, scale);
         true
     });
 }
 
-fn stack(case: &Case, placement: Placement, scale: ScaleConfig) {
+fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, scale: ScaleConfig) {
     let n = |key| case.size(key);
     // A case may be the l-th block of a deeper stack: the blocks before it then write nothing.
     let before = case.setting("l")[0].as_u64().map_or(0, |l| l as usize - 1);
@@ -53,6 +59,7 @@ fn stack(case: &Case, placement: Placement, scale: ScaleConfig) {
         attention_bias: Some(false),
         norm: case.norm(),
         placement,
+        mlp_placement,
         scale,
         final_norm: case.setting("final_norm").as_bool(),
         ..ModelConfig::default()

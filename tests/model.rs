@@ -45,6 +45,8 @@ fn varied() -> Vec<ModelConfig> {
             ..tiny()
         },
         ModelConfig { placement: Placement::DeepNorm, activation: Activation::Relu, ..tiny() },
+        ModelConfig { placement: Placement::SubNorm, activation: Activation::SwiGlu, ..tiny() },
+        ModelConfig { placement: Placement::Normformer, mlp_placement: Some(Placement::PostNorm), ..tiny() },
         ModelConfig {
             placement: Placement::PostNorm,
             activation: Activation::Silu,
@@ -243,12 +245,12 @@ fn placements_start_from_the_same_matrices() {
         for (name, gain) in [("query", 1.0), ("key", 1.0), ("value", beta), ("out", beta)] {
             let path = format!("blocks.1.attention.{name}.weight");
             let want: Vec<f32> = values(&pre, &path).iter().map(|w| w * gain).collect();
-            assert!(max_difference(&values(&other, &path), &want) < 1e-7, "{placement:?} {name}");
+            assert!(max_difference(&values(&other, &path), &want) < 1e-6, "{placement:?} {name}");
         }
         for name in ["up", "down"] {
             let path = format!("blocks.2.mlp.{name}.weight");
             let want: Vec<f32> = values(&pre, &path).iter().map(|w| w * beta).collect();
-            assert!(max_difference(&values(&other, &path), &want) < 1e-7, "{placement:?} {name}");
+            assert!(max_difference(&values(&other, &path), &want) < 1e-6, "{placement:?} {name}");
         }
     }
     // A deeper model has the same first blocks.
@@ -311,7 +313,13 @@ fn at_the_base_width_mup_is_standard_bit_for_bit() {
 
 #[test]
 fn blocks_can_differ() {
-    let block = |range, placement, norm, scale| unitgain_model::BlockConfig { range, placement, norm, scale };
+    let block = |range, placement, norm, scale| unitgain_model::BlockConfig {
+        range,
+        placement,
+        mlp_placement: None,
+        norm,
+        scale,
+    };
     let config = ModelConfig {
         block: vec![
             block([0, 1], Some(Placement::PostNorm), None, None),
@@ -344,6 +352,7 @@ fn the_final_norm_follows_the_last_block() {
         block: vec![unitgain_model::BlockConfig {
             range: [2, 3],
             placement: Some(Placement::PostNorm),
+            mlp_placement: None,
             norm: None,
             scale: None,
         }],

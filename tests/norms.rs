@@ -119,7 +119,9 @@ fn with_a_branch_of_zero_each_placement_does_what_its_equation_says() {
         let residual = residual(placement, ScaleConfig::One {}, &device);
         let y = host(residual.forward(x.clone(), |x| x * 0.0));
         let want = match placement {
-            Placement::PreNorm | Placement::ScaledPreNorm | Placement::None => x.clone(),
+            Placement::PreNorm | Placement::ScaledPreNorm | Placement::SubNorm | Placement::None => x.clone(),
+            // Of an MLP.
+            Placement::Normformer => x.clone(),
             Placement::PostNorm => residual.norms()[0].forward(x.clone()),
             Placement::DeepNorm => residual.norms()[0].forward(x.clone() * 6f64.powf(0.25)),
             // What a norm makes of 0 is its bias.

@@ -196,6 +196,12 @@ impl Names {
                 }
             }
         }
+        for l in 0..layers {
+            for (theirs, ours) in [("attn", "attention"), ("mlp", "mlp")] {
+                let to = format!("blocks.{}.{ours}.inner_norm.{variant}", l + first);
+                names.norm(&format!("layers.{l}.{theirs}.inner_norm"), ["gamma", "beta"], &to, beta);
+            }
+        }
         names.norm("final_norm", ["gamma", "beta"], &format!("final_norm.{variant}"), beta);
         names.norm("emb_norm", ["gamma", "beta"], &format!("embedding_norm.{variant}"), beta);
         names

@@ -42,6 +42,8 @@ pub(crate) struct Attention {
     pub(crate) out: Linear,
     pub(crate) query_norm: Norm,
     pub(crate) key_norm: Norm,
+    /// Before the output projection.
+    pub(crate) inner_norm: Norm,
     pub(crate) rotary: Option<Rotary>,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
@@ -93,7 +95,7 @@ impl Attention {
         };
         let y = module::attention(q, self.per_query(k), self.per_query(v), None, None, options);
         let width = self.heads * y.dims()[3];
-        self.out.forward(y.swap_dims(1, 2).reshape([rows, width]))
+        self.out.forward(self.inner_norm.forward(y.swap_dims(1, 2).reshape([rows, width])))
     }
 
     /// Repeats each key/value head for the queries of its group.

@@ -1,9 +1,9 @@
 //! Settings that exclude each other, in one table.
 
-use crate::config::{ModelConfig, ModelError};
+use crate::config::{BranchAxes, ModelConfig, ModelError};
 use unitgain_init::Scheme;
 use unitgain_mup::Parametrization;
-use unitgain_residual::{Placement, Position, ScaleConfig};
+use unitgain_residual::{Branch, Placement, Position, ScaleConfig};
 
 /// What happens to a model that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,22 +36,26 @@ pub static RULES: &[Rule] = &[
         reason: "DeepNorm's beta is the gain of Xavier-normal weights and already sets the size of a branch by depth; \
                  gpt2's 1/sqrt(2L) would do so a second time",
         fix: "Leave init out, or set init = \"xavier\"",
-        applies: |c| any_placement(c, |p| p.branch_gain(c.n_layers) != 1.0) && scheme(c).counts_depth(),
+        applies: |c| any(c, |b| b.placement == Placement::DeepNorm) && scheme(c).counts_depth(),
     },
     Rule {
         pair: "placement = \"deep_norm\" and scale = \"depth\"",
         verdict: Verdict::Refuse,
         reason: "DeepNorm's alpha and beta already set the size of a branch by depth; 1/sqrt(2L) would do so a second time",
         fix: "Set scale = \"one\"",
-        applies: |c| any_block(c, |p, s| p == Placement::DeepNorm && s.counts_depth()),
+        applies: |c| any(c, |b| b.placement == Placement::DeepNorm && b.scale.counts_depth()),
     },
     Rule {
-        pair: "placement = \"scaled_pre_norm\" and init = \"gpt2\" or scale = \"depth\"",
+        pair: "placement = \"scaled_pre_norm\" or \"sub_norm\" and init = \"gpt2\" or scale = \"depth\"",
         verdict: Verdict::Warn,
-        reason: "LayerNorm Scaling already shrinks what deep blocks read; its authors say not to combine it with 1/sqrt(2L)",
+        reason: "these placements already set the size of a branch by depth; the authors of LayerNorm Scaling say not \
+                 to combine it with 1/sqrt(2L), and Sub-LN's gain is that of Xavier weights",
         fix: "Leave init and scale out",
         applies: |c| {
-            any_block(c, |p, s| p == Placement::ScaledPreNorm && (s.counts_depth() || scheme(c).counts_depth()))
+            any(c, |b| {
+                matches!(b.placement, Placement::ScaledPreNorm | Placement::SubNorm)
+                    && (b.scale.counts_depth() || scheme(c).counts_depth())
+            })
         },
     },
     Rule {
@@ -59,21 +63,21 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Refuse,
         reason: "both divide what a branch writes by sqrt(2L), so depth is counted twice",
         fix: "Set init = \"xavier\" or \"lecun\", or scale = \"one\"",
-        applies: |c| any_block(c, |_, s| s.counts_depth()) && scheme(c).counts_depth(),
+        applies: |c| any(c, |b| b.scale.counts_depth()) && scheme(c).counts_depth(),
     },
     Rule {
         pair: "placement = \"deep_norm\" and norm = \"none\"",
         verdict: Verdict::Refuse,
         reason: "without its norm, alpha > 1 multiplies the stream in every branch and it overflows",
         fix: "Set norm = \"layer_norm\", or placement = \"pre_norm\" for a norm-free stream",
-        applies: |c| (0..c.n_layers).any(|l| c.axes(l).placement == Placement::DeepNorm && c.axes(l).norm.is_none()),
+        applies: |c| any(c, |b| b.placement == Placement::DeepNorm && b.norm.is_none()),
     },
     Rule {
         pair: "final_norm = true and a placement that normalizes the stream",
         verdict: Verdict::Refuse,
         reason: "the last block already ends in a norm, and a second one right after it normalizes twice",
         fix: "Leave final_norm out",
-        applies: |c| c.final_norm == Some(true) && !last(c).final_norm(),
+        applies: |c| c.final_norm == Some(true) && last(c).has_norm_at(Position::OnStream),
     },
     Rule {
         pair: "final_norm = true and norm = \"none\"",
@@ -87,49 +91,35 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Warn,
         reason: "the stream's rms grows with depth, and so do the logits",
         fix: "Leave final_norm out",
-        applies: |c| c.final_norm == Some(false) && last(c).final_norm() && !c.norm.is_none(),
+        applies: |c| c.final_norm == Some(false) && last(c).placement.final_norm() && !c.norm.is_none(),
     },
     Rule {
         pair: "placement = \"deep_norm\" and init other than \"xavier\"",
         verdict: Verdict::Warn,
         reason: "the paper derives beta as the gain of Xavier-normal weights",
         fix: "Leave init out",
-        applies: |c| {
-            any_placement(c, |p| p.branch_gain(c.n_layers) != 1.0) && !matches!(scheme(c), Scheme::Xavier { .. })
-        },
+        applies: |c| any(c, |b| b.placement == Placement::DeepNorm) && !matches!(scheme(c), Scheme::Xavier { .. }),
     },
     Rule {
         pair: "scale = \"re_zero\" and a norm",
         verdict: Verdict::Warn,
         reason: "ReZero (arXiv:2003.04887) replaces the norms",
         fix: "Set placement = \"none\" for ReZero as published",
-        applies: |c| {
-            (0..c.n_layers).any(|l| matches!(c.axes(l).scale, ScaleConfig::ReZero {}) && c.axes(l).has_norms())
-        },
+        applies: |c| any(c, |b| matches!(b.scale, ScaleConfig::ReZero {}) && b.has_norms()),
     },
     Rule {
         pair: "a placement with a norm behind the branch (sandwich, peri_norm, output_norm) and a scale other than \"one\"",
         verdict: Verdict::Warn,
         reason: "the norm behind the branch divides by the branch's size and so undoes its scale",
         fix: "Set scale = \"one\"",
-        applies: |c| {
-            (0..c.n_layers).map(|l| c.axes(l)).any(|axes| {
-                axes.placement.norms().contains(&Position::AfterBranch)
-                    && axes.scale != (ScaleConfig::One {})
-                    && !axes.norm.is_none()
-            })
-        },
+        applies: |c| any(c, |b| b.has_norm_at(Position::AfterBranch) && b.scale != (ScaleConfig::One {})),
     },
     Rule {
         pair: "norm = \"none\" and a placement that is not \"none\" or \"pre_norm\"",
         verdict: Verdict::Warn,
         reason: "without norms every placement is x + f(x), and this one promises something else",
         fix: "Set placement = \"none\"",
-        applies: |c| {
-            (0..c.n_layers).any(|l| {
-                c.axes(l).norm.is_none() && !matches!(c.axes(l).placement, Placement::PreNorm | Placement::None)
-            })
-        },
+        applies: |c| any(c, |b| b.norm.is_none() && !matches!(b.placement, Placement::PreNorm | Placement::None)),
     },
     Rule {
         pair: "parametrization = \"mup\" and base_width = d_model",
@@ -153,16 +143,13 @@ pub(crate) fn warned(config: &ModelConfig) -> Vec<&'static Rule> {
     RULES.iter().filter(|rule| rule.verdict == Verdict::Warn && (rule.applies)(config)).collect()
 }
 
-fn any_placement(c: &ModelConfig, test: impl Fn(Placement) -> bool) -> bool {
-    any_block(c, |placement, _| test(placement))
+fn any(c: &ModelConfig, test: impl Fn(BranchAxes) -> bool) -> bool {
+    c.branches().any(test)
 }
 
-fn any_block(c: &ModelConfig, test: impl Fn(Placement, ScaleConfig) -> bool) -> bool {
-    (0..c.n_layers).map(|layer| c.axes(layer)).any(|axes| test(axes.placement, axes.scale))
-}
-
-fn last(c: &ModelConfig) -> Placement {
-    c.axes(c.n_layers - 1).placement
+/// The branch whose output the final norm reads.
+fn last(c: &ModelConfig) -> BranchAxes {
+    c.axes(c.n_layers - 1, Branch::Mlp)
 }
 
 /// The scheme of a resolved model.

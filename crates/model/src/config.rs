@@ -7,7 +7,7 @@ use std::fmt::Display;
 use unitgain_init::Scheme;
 use unitgain_mup::{Parametrization, Shape};
 use unitgain_norms::NormConfig;
-use unitgain_residual::{Placement, ScaleConfig};
+use unitgain_residual::{Branch, Placement, Position as NormPosition, ScaleConfig};
 
 /// What is wrong with a model's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,6 +91,9 @@ pub struct ModelConfig {
     pub norm: NormConfig,
     /// Where the norms sit. Default `pre_norm`.
     pub placement: Placement,
+    /// Where the norms of the MLP's branch sit. Default: as those of attention, `placement`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlp_placement: Option<Placement>,
     /// How strongly a branch writes. Default `one`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub scale: ScaleConfig,
@@ -99,8 +102,8 @@ pub struct ModelConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_norm: Option<bool>,
     /// How the matrices are drawn. Default `gpt2`; `xavier` where gpt2's 1/sqrt(2L) would count depth a
-    /// second time: with `deep_norm` (whose beta is the gain of xavier), `scaled_pre_norm` and
-    /// `scale = "depth"`.
+    /// second time: with `deep_norm` and `sub_norm` (whose gains are those of xavier),
+    /// `scaled_pre_norm`, and `scale = "depth"`.
     #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub init: Option<Scheme>,
     /// How init, multipliers and learning rates depend on width. Default `standard`.
@@ -126,6 +129,9 @@ pub struct BlockConfig {
     /// Default: that of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
+    /// Default: `placement` of this range if it is given, else that of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mlp_placement: Option<Placement>,
     /// Default: that of the model.
     #[serde(default, deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub norm: Option<NormConfig>,
@@ -158,6 +164,7 @@ impl Default for ModelConfig {
             logit_softcap: 0.0,
             norm: NormConfig::layer_norm(),
             placement: Placement::PreNorm,
+            mlp_placement: None,
             scale: ScaleConfig::One {},
             final_norm: None,
             init: None,
@@ -172,18 +179,24 @@ const MOST: usize = 1 << 20;
 /// Most parameters: 64 GB of weights, before gradients and optimizer.
 const MOST_PARAMETERS: f64 = 1.6e10;
 
-/// The axes of one block.
+/// The axes of one branch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct BlockAxes {
+pub(crate) struct BranchAxes {
+    pub(crate) branch: Branch,
     pub(crate) placement: Placement,
     pub(crate) norm: NormConfig,
     pub(crate) scale: ScaleConfig,
 }
 
-impl BlockAxes {
-    /// Whether the block has norms on its branches.
+impl BranchAxes {
+    /// Whether there are norms around the branch.
     pub(crate) fn has_norms(self) -> bool {
-        !self.norm.is_none() && !self.placement.norms().is_empty()
+        !self.norm.is_none() && !self.placement.norms(self.branch).is_empty()
+    }
+
+    /// Whether a norm stands there.
+    pub(crate) fn has_norm_at(self, position: NormPosition) -> bool {
+        !self.norm.is_none() && self.placement.norms(self.branch).contains(&position)
     }
 }
 
@@ -211,15 +224,13 @@ impl ModelConfig {
             block.scale = block.scale.map(|scale| scale.resolved(c.n_layers));
         }
         c.parametrization = c.parametrization.resolved(Shape { width: c.d_model, head_dim });
-        let last = c.axes(c.n_layers - 1);
-        let asks = |layer| c.axes(layer).placement.embedding_norm();
-        if c.embedding_norm.is_none() && (0..c.n_layers).any(asks) {
+        if c.embedding_norm.is_none() && c.branches().any(|b| b.placement.embedding_norm()) {
             c.embedding_norm = c.norm;
         }
-        c.final_norm.get_or_insert(last.placement.final_norm() && !c.norm.is_none());
-        let counts_depth = |axes: BlockAxes| axes.placement.counts_depth() || axes.scale.counts_depth();
-        let counted = (0..c.n_layers).any(|layer| counts_depth(c.axes(layer)));
-        c.init.get_or_insert(if counted { Scheme::xavier() } else { Scheme::gpt2() });
+        let last = c.axes(c.n_layers - 1, Branch::Mlp).placement;
+        c.final_norm.get_or_insert(last.final_norm() && !c.norm.is_none());
+        let counts_depth = c.branches().any(|b| b.placement.counts_depth() || b.scale.counts_depth());
+        c.init.get_or_insert(if counts_depth { Scheme::xavier() } else { Scheme::gpt2() });
         combinations::refused(&c)?;
         Ok(c)
     }
@@ -237,14 +248,27 @@ impl ModelConfig {
         Shape { width: self.d_model, head_dim: self.head_dim.unwrap_or(self.d_model / self.n_heads) }
     }
 
-    /// The axes of block `layer`, overrides applied.
-    pub(crate) fn axes(&self, layer: usize) -> BlockAxes {
+    /// The axes of a branch of block `layer`, overrides applied.
+    pub(crate) fn axes(&self, layer: usize, branch: Branch) -> BranchAxes {
         let own = self.block.iter().find(|b| (b.range[0]..b.range[1]).contains(&layer));
-        BlockAxes {
-            placement: own.and_then(|b| b.placement).unwrap_or(self.placement),
+        let both = own.and_then(|b| b.placement);
+        let of_mlp = own.and_then(|b| b.mlp_placement).or(both).or(self.mlp_placement);
+        let placement = match branch {
+            Branch::Attention => both,
+            Branch::Mlp => of_mlp,
+        };
+        BranchAxes {
+            branch,
+            placement: placement.unwrap_or(self.placement),
             norm: own.and_then(|b| b.norm).unwrap_or(self.norm),
             scale: own.and_then(|b| b.scale).unwrap_or(self.scale),
         }
+    }
+
+    /// The axes of every branch, from the first to the last.
+    pub(crate) fn branches(&self) -> impl Iterator<Item = BranchAxes> {
+        let of = |layer| [Branch::Attention, Branch::Mlp].map(|branch| self.axes(layer, branch));
+        (0..self.n_layers).flat_map(of)
     }
 
     fn check_sizes(&self) -> Result<(), ModelError> {

@@ -2,6 +2,7 @@ use crate::linear::Linear;
 use burn::module::Module;
 use burn::tensor::{Tensor, activation};
 use serde::{Deserialize, Serialize};
+use unitgain_norms::Norm;
 
 /// The MLP's nonlinearity; the gated kinds multiply it with a second projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +62,8 @@ pub(crate) struct Mlp {
     pub(crate) gate: Option<Linear>,
     pub(crate) up: Linear,
     pub(crate) down: Linear,
+    /// Before the down projection.
+    pub(crate) inner_norm: Norm,
     #[module(skip)]
     pub(crate) activation: Activation,
 }
@@ -71,6 +74,6 @@ impl Mlp {
             Some(gate) => self.activation.forward(gate.forward(x.clone())) * self.up.forward(x),
             None => self.activation.forward(self.up.forward(x)),
         };
-        self.down.forward(hidden)
+        self.down.forward(self.inner_norm.forward(hidden))
     }
 }

@@ -1,4 +1,4 @@
-use crate::config::{BlockAxes, ModelConfig};
+use crate::config::{BranchAxes, ModelConfig};
 use crate::linear::Linear;
 use crate::table::{Birth, ParamTable, Walk};
 use burn::module::{Module, Param, ParamId};
@@ -68,13 +68,13 @@ impl<'a> Nursery<'a> {
     }
 
     /// The residual connection of one branch of the block that is being built.
-    pub(crate) fn residual(&mut self, axes: BlockAxes, branch: Branch) -> Residual {
+    pub(crate) fn residual(&mut self, axes: BranchAxes) -> Residual {
         let site = Site {
             layer: self.block.unwrap_or(0),
             layers: self.config.n_layers,
             width: self.config.d_model,
             gain: self.config.parametrization.branch_multiplier(self.config.n_layers),
-            branch,
+            branch: axes.branch,
         };
         let residual = Residual::new(axes.placement, &axes.norm, axes.scale, site, self.device);
         residual.norms().iter().for_each(|norm| self.adopt(norm, Role::Norm));
@@ -101,11 +101,14 @@ impl<'a> Nursery<'a> {
         Spec { role, fan_in: fan_in as f64, fan_out: fan_out as f64, layers: self.config.n_layers }
     }
 
-    /// The gain that the placement of the block asks for.
+    /// The gain that the placement of the branch asks for.
     fn gain(&self, role: Role) -> f64 {
-        match self.block {
-            Some(layer) if role.is_branch() => self.config.axes(layer).placement.branch_gain(self.config.n_layers),
-            Some(_) | None => 1.0,
-        }
+        let branch = match role {
+            Role::Value | Role::AttentionOutput => Branch::Attention,
+            Role::MlpIn | Role::MlpOut => Branch::Mlp,
+            _ => return 1.0,
+        };
+        let gain = |layer| self.config.axes(layer, branch).placement.branch_gain(self.config.n_layers);
+        self.block.map_or(1.0, gain)
     }
 }

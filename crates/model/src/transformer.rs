@@ -1,6 +1,6 @@
 use crate::attention::{Attention, Cache};
 use crate::block::Block;
-use crate::config::{ModelConfig, ModelError, value};
+use crate::config::{BranchAxes, ModelConfig, ModelError, value};
 use crate::linear::{Linear, scaled};
 use crate::mlp::Mlp;
 use crate::nursery::Nursery;
@@ -91,7 +91,8 @@ fn dropout(config: &ModelConfig) -> Dropout {
 
 fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: &Device) -> Block {
     nursery.enter(Some(layer));
-    let axes = config.axes(layer);
+    let around_attention = config.axes(layer, Branch::Attention);
+    let around_mlp = config.axes(layer, Branch::Mlp);
     let shape = config.shape();
     let (d, head_dim, heads) = (shape.width, shape.head_dim, config.n_heads);
     let kv_heads = config.n_kv_heads.unwrap_or(heads);
@@ -111,7 +112,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
     let up = mlp("up", Role::MlpIn, d, d_ff);
     let down = mlp("down", Role::MlpOut, d_ff, d);
     Block {
-        around_attention: nursery.residual(axes, Branch::Attention),
+        around_attention: nursery.residual(around_attention),
         attention: Attention {
             query,
             key,
@@ -123,14 +124,23 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
                 Position::Rope { theta } => Some(Rotary::new(config.context, head_dim, theta, device)),
                 Position::Learned {} | Position::Sinusoidal {} | Position::None {} => None,
             },
+            inner_norm: inner_norm(nursery, around_attention, heads * head_dim),
             heads,
             kv_heads,
             scale: config.parametrization.attention_scale(shape),
             softcap: config.attention_softcap,
         },
-        around_mlp: nursery.residual(axes, Branch::Mlp),
-        mlp: Mlp { gate, up, down, activation: config.activation },
+        around_mlp: nursery.residual(around_mlp),
+        mlp: Mlp { gate, up, down, inner_norm: inner_norm(nursery, around_mlp, d_ff), activation: config.activation },
         dropout: dropout(config),
+    }
+}
+
+/// The norm inside a branch, where its placement has one.
+fn inner_norm(nursery: &mut Nursery<'_>, axes: BranchAxes, width: usize) -> Norm {
+    match axes.placement.inner_norm(axes.branch) {
+        true => nursery.norm(&axes.norm, width, Role::Norm),
+        false => Norm::none(),
     }
 }
 

@@ -62,17 +62,24 @@ pub struct Residual {
     constant: f64,
     #[module(skip)]
     placement: Placement,
+    #[module(skip)]
+    branch: Branch,
 }
 
 impl Residual {
     /// Builds the norms and the scale of the branch at `site`.
     pub fn new(placement: Placement, norm: &NormConfig, scale: ScaleConfig, site: Site, device: &Device) -> Self {
         Self {
-            norms: placement.norms().iter().map(|position| norm.build(site.norm(*position), device)).collect(),
+            norms: placement
+                .norms(site.branch)
+                .iter()
+                .map(|position| norm.build(site.norm(*position), device))
+                .collect(),
             scale: scale.initial(site).map(|values| Param::from_data(values.as_slice(), device)),
             multiplier: scale.multiplier(site) * site.gain,
             constant: placement.constant(site.layer, site.layers),
             placement,
+            branch: site.branch,
         }
     }
 
@@ -83,12 +90,16 @@ impl Residual {
         let m = |x| self.norms[1].forward(x);
         let c = self.constant;
         match self.placement {
-            Placement::PreNorm => x.clone() + f(n(x)),
+            Placement::PreNorm | Placement::SubNorm => x.clone() + f(n(x)),
             Placement::ScaledPreNorm => x.clone() + f(n(x) * c),
             Placement::PostNorm => n(x.clone() + f(x)),
             Placement::DeepNorm => n(x.clone() * c + f(x)),
             Placement::Sandwich | Placement::PeriNorm => x.clone() + m(f(n(x))),
             Placement::OutputNorm => x.clone() + n(f(x)),
+            Placement::Normformer => match self.branch {
+                Branch::Attention => x.clone() + m(f(n(x))),
+                Branch::Mlp => x.clone() + f(n(x)),
+            },
             Placement::None => x.clone() + f(x),
         }
     }

@@ -1,4 +1,4 @@
-use crate::About;
+use crate::{About, Branch};
 use serde::{Deserialize, Serialize};
 
 /// Where the norms of a branch sit. `x` is the stream, `f` the branch with its scale, `n` and `m`
@@ -25,6 +25,13 @@ pub enum Placement {
     /// `x + n(f(x))`, the reordered norm of OLMo 2 (arXiv:2501.00656). The branch reads the stream as it
     /// is.
     OutputNorm,
+    /// `x + f(n(x))` with a second norm inside the branch, before the weight that writes the stream, and
+    /// the value, output and MLP weights drawn with gain sqrt(ln 2L): Sub-LN of Magneto
+    /// (arXiv:2210.06423, decoder-only constant; L counts blocks).
+    SubNorm,
+    /// `x + m(f(n(x)))` around attention, `x + f(n(x))` around an MLP with a norm after its activation:
+    /// NormFormer (arXiv:2110.09456), without its learned scale of the heads.
+    Normformer,
     /// `x + f(x)`: norm-free; a scale or an init has to keep the stream in size.
     None,
 }
@@ -42,7 +49,7 @@ pub enum Position {
 
 impl Placement {
     /// Every placement.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::PreNorm,
         Self::ScaledPreNorm,
         Self::PostNorm,
@@ -50,6 +57,8 @@ impl Placement {
         Self::Sandwich,
         Self::PeriNorm,
         Self::OutputNorm,
+        Self::SubNorm,
+        Self::Normformer,
         Self::None,
     ];
 
@@ -67,18 +76,42 @@ impl Placement {
             Self::Sandwich => ("sandwich", "x + m(f(n(x))); final norm", "arXiv:2105.13290"),
             Self::PeriNorm => ("peri_norm", "x + m(f(n(x))); embedding norm, final norm", "arXiv:2502.02732"),
             Self::OutputNorm => ("output_norm", "x + n(f(x)); final norm", "arXiv:2501.00656"),
+            Self::SubNorm => (
+                "sub_norm",
+                "x + f(n(x)), a norm inside f before its last weight; value, output and MLP weights x sqrt(ln 2L); final norm",
+                "arXiv:2210.06423",
+            ),
+            Self::Normformer => (
+                "normformer",
+                "x + m(attention(n(x))), x + mlp(n(x)) with a norm after the activation; final norm",
+                "arXiv:2110.09456",
+            ),
             Self::None => ("none", "x + f(x)", "arXiv:1512.03385"),
         }
     }
 
-    /// The norms that one branch owns, in the order of the equation's letters.
-    pub fn norms(self) -> &'static [Position] {
+    /// The norms around a branch, in the order of the equation's letters.
+    pub fn norms(self, branch: Branch) -> &'static [Position] {
         match self {
-            Self::PreNorm | Self::ScaledPreNorm => &[Position::BeforeBranch],
+            Self::PreNorm | Self::ScaledPreNorm | Self::SubNorm => &[Position::BeforeBranch],
+            Self::Normformer => match branch {
+                Branch::Attention => &[Position::BeforeBranch, Position::AfterBranch],
+                Branch::Mlp => &[Position::BeforeBranch],
+            },
             Self::PostNorm | Self::DeepNorm => &[Position::OnStream],
             Self::Sandwich | Self::PeriNorm => &[Position::BeforeBranch, Position::AfterBranch],
             Self::OutputNorm => &[Position::AfterBranch],
             Self::None => &[],
+        }
+    }
+
+    /// Whether there is a norm inside the branch, before the weight that writes the stream.
+    pub fn inner_norm(self, branch: Branch) -> bool {
+        match self {
+            Self::SubNorm => true,
+            Self::Normformer => branch == Branch::Mlp,
+            Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::DeepNorm | Self::Sandwich => false,
+            Self::PeriNorm | Self::OutputNorm | Self::None => false,
         }
     }
 
@@ -89,16 +122,18 @@ impl Placement {
             Self::DeepNorm => (2.0 * layers as f64).powf(0.25),
             Self::ScaledPreNorm => (layer as f64 + 1.0).powf(-0.5),
             Self::PreNorm | Self::PostNorm | Self::Sandwich | Self::PeriNorm | Self::OutputNorm | Self::None => 1.0,
+            Self::SubNorm | Self::Normformer => 1.0,
         }
     }
 
-    /// Gain of the value, output and MLP weights at init: DeepNorm's beta = (8L)^(-1/4), 1
-    /// elsewhere. It is a factor of the drawn standard deviation.
+    /// Gain of the value, output and MLP weights at init: DeepNorm's beta = (8L)^(-1/4), Sub-LN's
+    /// sqrt(ln 2L), 1 elsewhere. It is a factor of the drawn standard deviation.
     pub fn branch_gain(self, layers: usize) -> f64 {
         match self {
             Self::DeepNorm => (8.0 * layers as f64).powf(-0.25),
             Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::Sandwich => 1.0,
-            Self::PeriNorm | Self::OutputNorm | Self::None => 1.0,
+            Self::SubNorm => (2.0 * layers as f64).ln().sqrt(),
+            Self::PeriNorm | Self::OutputNorm | Self::Normformer | Self::None => 1.0,
         }
     }
 
@@ -106,6 +141,7 @@ impl Placement {
     pub fn final_norm(self) -> bool {
         match self {
             Self::PreNorm | Self::ScaledPreNorm | Self::Sandwich | Self::PeriNorm | Self::OutputNorm => true,
+            Self::SubNorm | Self::Normformer => true,
             Self::PostNorm | Self::DeepNorm | Self::None => false,
         }
     }
@@ -115,7 +151,7 @@ impl Placement {
         match self {
             Self::PeriNorm => true,
             Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::DeepNorm => false,
-            Self::Sandwich | Self::OutputNorm | Self::None => false,
+            Self::Sandwich | Self::OutputNorm | Self::SubNorm | Self::Normformer | Self::None => false,
         }
     }
 
@@ -123,9 +159,9 @@ impl Placement {
     /// does the same (a 1/sqrt(2L) in scale or init) counts depth twice.
     pub fn counts_depth(self) -> bool {
         match self {
-            Self::DeepNorm | Self::ScaledPreNorm => true,
+            Self::DeepNorm | Self::ScaledPreNorm | Self::SubNorm => true,
             Self::PreNorm | Self::PostNorm | Self::Sandwich => false,
-            Self::PeriNorm | Self::OutputNorm | Self::None => false,
+            Self::PeriNorm | Self::OutputNorm | Self::Normformer | Self::None => false,
         }
     }
 }
@@ -139,6 +175,13 @@ mod tests {
         for placement in Placement::ALL {
             let json = format!("\"{}\"", placement.about().0);
             assert_eq!(serde_json::from_str::<Placement>(&json).unwrap(), placement);
+        }
+    }
+
+    #[test]
+    fn sub_norm_has_the_papers_decoder_only_gain() {
+        for (layers, gain) in [(1, 0.832555), (6, 1.576359), (24, 1.967537), (48, 2.136434)] {
+            assert!((Placement::SubNorm.branch_gain(layers) - gain).abs() < 1e-6);
         }
     }
 
