@@ -45,6 +45,8 @@ fn varied() -> Vec<ModelConfig> {
             ..tiny()
         },
         ModelConfig { placement: Placement::DeepNorm, activation: Activation::Relu, ..tiny() },
+        ModelConfig { placement: Placement::Parallel, ..tiny() },
+        ModelConfig { placement: Placement::ParallelShared, norm: NormConfig::rms_norm(), ..tiny() },
         ModelConfig { placement: Placement::SubNorm, activation: Activation::SwiGlu, ..tiny() },
         ModelConfig { placement: Placement::Normformer, mlp_placement: Some(Placement::PostNorm), ..tiny() },
         ModelConfig {
@@ -369,6 +371,7 @@ fn combinations_are_refused_or_warned_of() {
         ModelConfig { scale: ScaleConfig::Depth {}, ..deep() },
         ModelConfig { scale: ScaleConfig::Depth {}, init: Some(Scheme::gpt2()), ..tiny() },
         ModelConfig { norm: NormConfig::None {}, ..deep() },
+        ModelConfig { mlp_placement: Some(Placement::Parallel), ..tiny() },
         ModelConfig { final_norm: Some(true), ..deep() },
         ModelConfig { final_norm: Some(true), norm: NormConfig::None {}, ..tiny() },
     ];

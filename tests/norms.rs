@@ -121,7 +121,7 @@ fn with_a_branch_of_zero_each_placement_does_what_its_equation_says() {
         let want = match placement {
             Placement::PreNorm | Placement::ScaledPreNorm | Placement::SubNorm | Placement::None => x.clone(),
             // Of an MLP.
-            Placement::Normformer => x.clone(),
+            Placement::Normformer | Placement::Parallel | Placement::ParallelShared => x.clone(),
             Placement::PostNorm => residual.norms()[0].forward(x.clone()),
             Placement::DeepNorm => residual.norms()[0].forward(x.clone() * 6f64.powf(0.25)),
             // What a norm makes of 0 is its bias.

@@ -26,6 +26,9 @@ impl Block {
     ) -> Tensor<2> {
         let attention = |x| self.dropout.forward(self.attention.forward(x, batch, start, cache));
         let mlp = |x| self.dropout.forward(self.mlp.forward(x));
+        if self.around_attention.placement().is_parallel() {
+            return self.around_attention.forward_parallel(x, attention, &self.around_mlp, mlp);
+        }
         let x = self.around_attention.forward(x, attention);
         self.around_mlp.forward(x, mlp)
     }

@@ -73,6 +73,17 @@ pub static RULES: &[Rule] = &[
         applies: |c| any(c, |b| b.placement == Placement::DeepNorm && b.norm.is_none()),
     },
     Rule {
+        pair: "a parallel placement of one branch and another placement of the other",
+        verdict: Verdict::Refuse,
+        reason: "side by side is an arrangement of both branches of a block",
+        fix: "Leave mlp_placement out",
+        applies: |c| {
+            (0..c.n_layers)
+                .map(|l| [Branch::Attention, Branch::Mlp].map(|b| c.axes(l, b).placement))
+                .any(|[a, m]| (a.is_parallel() || m.is_parallel()) && a != m)
+        },
+    },
+    Rule {
         pair: "final_norm = true and a placement that normalizes the stream",
         verdict: Verdict::Refuse,
         reason: "the last block already ends in a norm, and a second one right after it normalizes twice",

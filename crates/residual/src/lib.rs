@@ -100,7 +100,43 @@ impl Residual {
                 Branch::Attention => x.clone() + m(f(n(x))),
                 Branch::Mlp => x.clone() + f(n(x)),
             },
+            // Of one branch alone; [`Residual::forward_parallel`] has the equation of both.
+            Placement::Parallel | Placement::ParallelShared => x.clone() + f(self.read(x)),
             Placement::None => x.clone() + f(x),
+        }
+    }
+
+    /// Joins two branches that read the stream side by side: this one's, and that of `other`.
+    pub fn forward_parallel(
+        &self,
+        x: Tensor<2>,
+        branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
+        other: &Self,
+        other_branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let f = |x| self.scaled(branch(x));
+        let g = |x| other.scaled(other_branch(x));
+        let n = |x| self.read(x);
+        let m = |x| other.read(x);
+        match self.placement {
+            Placement::ParallelShared => {
+                let h = n(x.clone());
+                x + f(h.clone()) + g(h)
+            }
+            _ => x.clone() + f(n(x.clone())) + g(m(x)),
+        }
+    }
+
+    /// Where the norms sit.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// The first norm of the branch, where there is one.
+    fn read(&self, x: Tensor<2>) -> Tensor<2> {
+        match self.norms.first() {
+            Some(norm) => norm.forward(x),
+            None => x,
         }
     }
 

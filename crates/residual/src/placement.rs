@@ -32,6 +32,12 @@ pub enum Placement {
     /// `x + m(f(n(x)))` around attention, `x + f(n(x))` around an MLP with a norm after its activation:
     /// NormFormer (arXiv:2110.09456), without its learned scale of the heads.
     Normformer,
+    /// `x + f(n(x)) + g(m(x))`, attention f and MLP g side by side, each with its norm (GPT-NeoX,
+    /// arXiv:2204.06745). Of both branches of a block, or of none.
+    Parallel,
+    /// `x + f(n(x)) + g(n(x))`, side by side behind one norm (GPT-J, PaLM, arXiv:2204.02311). Of both
+    /// branches of a block, or of none.
+    ParallelShared,
     /// `x + f(x)`: norm-free; a scale or an init has to keep the stream in size.
     None,
 }
@@ -49,7 +55,7 @@ pub enum Position {
 
 impl Placement {
     /// Every placement.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::PreNorm,
         Self::ScaledPreNorm,
         Self::PostNorm,
@@ -59,6 +65,8 @@ impl Placement {
         Self::OutputNorm,
         Self::SubNorm,
         Self::Normformer,
+        Self::Parallel,
+        Self::ParallelShared,
         Self::None,
     ];
 
@@ -86,6 +94,10 @@ impl Placement {
                 "x + m(attention(n(x))), x + mlp(n(x)) with a norm after the activation; final norm",
                 "arXiv:2110.09456",
             ),
+            Self::Parallel => ("parallel", "x + f(n(x)) + g(m(x)), attention f, MLP g; final norm", "arXiv:2204.06745"),
+            Self::ParallelShared => {
+                ("parallel_shared", "x + f(n(x)) + g(n(x)), attention f, MLP g; final norm", "arXiv:2204.02311")
+            }
             Self::None => ("none", "x + f(x)", "arXiv:1512.03385"),
         }
     }
@@ -93,7 +105,11 @@ impl Placement {
     /// The norms around a branch, in the order of the equation's letters.
     pub fn norms(self, branch: Branch) -> &'static [Position] {
         match self {
-            Self::PreNorm | Self::ScaledPreNorm | Self::SubNorm => &[Position::BeforeBranch],
+            Self::PreNorm | Self::ScaledPreNorm | Self::SubNorm | Self::Parallel => &[Position::BeforeBranch],
+            Self::ParallelShared => match branch {
+                Branch::Attention => &[Position::BeforeBranch],
+                Branch::Mlp => &[],
+            },
             Self::Normformer => match branch {
                 Branch::Attention => &[Position::BeforeBranch, Position::AfterBranch],
                 Branch::Mlp => &[Position::BeforeBranch],
@@ -105,13 +121,22 @@ impl Placement {
         }
     }
 
+    /// Whether attention and MLP read the stream side by side.
+    pub fn is_parallel(self) -> bool {
+        match self {
+            Self::Parallel | Self::ParallelShared => true,
+            Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::DeepNorm | Self::Sandwich => false,
+            Self::PeriNorm | Self::OutputNorm | Self::SubNorm | Self::Normformer | Self::None => false,
+        }
+    }
+
     /// Whether there is a norm inside the branch, before the weight that writes the stream.
     pub fn inner_norm(self, branch: Branch) -> bool {
         match self {
             Self::SubNorm => true,
             Self::Normformer => branch == Branch::Mlp,
             Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::DeepNorm | Self::Sandwich => false,
-            Self::PeriNorm | Self::OutputNorm | Self::None => false,
+            Self::PeriNorm | Self::OutputNorm | Self::Parallel | Self::ParallelShared | Self::None => false,
         }
     }
 
@@ -122,7 +147,7 @@ impl Placement {
             Self::DeepNorm => (2.0 * layers as f64).powf(0.25),
             Self::ScaledPreNorm => (layer as f64 + 1.0).powf(-0.5),
             Self::PreNorm | Self::PostNorm | Self::Sandwich | Self::PeriNorm | Self::OutputNorm | Self::None => 1.0,
-            Self::SubNorm | Self::Normformer => 1.0,
+            Self::SubNorm | Self::Normformer | Self::Parallel | Self::ParallelShared => 1.0,
         }
     }
 
@@ -134,6 +159,7 @@ impl Placement {
             Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::Sandwich => 1.0,
             Self::SubNorm => (2.0 * layers as f64).ln().sqrt(),
             Self::PeriNorm | Self::OutputNorm | Self::Normformer | Self::None => 1.0,
+            Self::Parallel | Self::ParallelShared => 1.0,
         }
     }
 
@@ -141,7 +167,7 @@ impl Placement {
     pub fn final_norm(self) -> bool {
         match self {
             Self::PreNorm | Self::ScaledPreNorm | Self::Sandwich | Self::PeriNorm | Self::OutputNorm => true,
-            Self::SubNorm | Self::Normformer => true,
+            Self::SubNorm | Self::Normformer | Self::Parallel | Self::ParallelShared => true,
             Self::PostNorm | Self::DeepNorm | Self::None => false,
         }
     }
@@ -152,6 +178,7 @@ impl Placement {
             Self::PeriNorm => true,
             Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::DeepNorm => false,
             Self::Sandwich | Self::OutputNorm | Self::SubNorm | Self::Normformer | Self::None => false,
+            Self::Parallel | Self::ParallelShared => false,
         }
     }
 
@@ -162,6 +189,7 @@ impl Placement {
             Self::DeepNorm | Self::ScaledPreNorm | Self::SubNorm => true,
             Self::PreNorm | Self::PostNorm | Self::Sandwich => false,
             Self::PeriNorm | Self::OutputNorm | Self::Normformer | Self::None => false,
+            Self::Parallel | Self::ParallelShared => false,
         }
     }
 }
