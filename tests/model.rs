@@ -37,7 +37,12 @@ fn varied() -> Vec<ModelConfig> {
             logit_softcap: 3.0,
             ..tiny()
         },
-        ModelConfig { tie_embeddings: false, embedding_norm: NormConfig::layer_norm(), embedding_scale: 4.0, ..tiny() },
+        ModelConfig {
+            tie_embeddings: false,
+            embedding_norm: Some(NormConfig::layer_norm()),
+            embedding_scale: 4.0,
+            ..tiny()
+        },
         ModelConfig {
             placement: Placement::Sandwich,
             activation: Activation::GeGlu,
@@ -372,6 +377,7 @@ fn combinations_are_refused_or_warned_of() {
         ModelConfig { scale: ScaleConfig::Depth {}, init: Some(Scheme::gpt2()), ..tiny() },
         ModelConfig { norm: NormConfig::None {}, ..deep() },
         ModelConfig { mlp_placement: Some(Placement::Parallel), ..tiny() },
+        ModelConfig { placement: Placement::PeriNorm, embedding_norm: Some(NormConfig::None {}), ..tiny() },
         ModelConfig { final_norm: Some(true), ..deep() },
         ModelConfig { final_norm: Some(true), norm: NormConfig::None {}, ..tiny() },
     ];
@@ -435,7 +441,11 @@ fn what_is_not_set_follows_from_what_is() {
     assert_eq!(init(ModelConfig { scale: ScaleConfig::Depth {}, ..tiny() }), Scheme::xavier());
     assert_eq!(init(ModelConfig { placement: Placement::ScaledPreNorm, ..tiny() }), Scheme::xavier());
     let peri = ModelConfig { placement: Placement::PeriNorm, ..tiny() }.resolved().unwrap();
-    assert_eq!(peri.embedding_norm, peri.norm);
+    assert_eq!(peri.embedding_norm, Some(peri.norm));
+    // A norm-free stack may have a final norm.
+    let skip = ScaleConfig::SkipInit { init: 0.0 };
+    let closed = ModelConfig { placement: Placement::None, scale: skip, final_norm: Some(true), ..tiny() };
+    assert_eq!(closed.resolved().unwrap().final_norm, Some(true));
     let free = ModelConfig { norm: NormConfig::None {}, ..tiny() }.resolved().unwrap();
     assert_eq!(free.final_norm, Some(false));
 }

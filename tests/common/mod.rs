@@ -44,10 +44,14 @@ pub(crate) fn count_parameters<M: Module>(model: &M) -> usize {
     count.0
 }
 
-/// Largest absolute difference.
+/// Largest absolute difference; a NaN is none.
 pub(crate) fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
+    let largest = |largest: f32, difference: f32| {
+        assert!(!difference.is_nan(), "a difference is not a number");
+        largest.max(difference)
+    };
+    a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, largest)
 }
 
 /// The gradient of every parameter that has one, by path.

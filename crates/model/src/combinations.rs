@@ -84,6 +84,16 @@ pub static RULES: &[Rule] = &[
         },
     },
     Rule {
+        pair: "placement = \"peri_norm\" and embedding_norm = \"none\"",
+        verdict: Verdict::Refuse,
+        reason: "Peri-LN is the sandwich with a norm of the embedding",
+        fix: "Leave embedding_norm out, or set placement = \"sandwich\"",
+        applies: |c| {
+            let asks = any(c, |b| b.placement.embedding_norm() && !b.norm.is_none());
+            asks && c.embedding_norm.is_none_or(|norm| norm.is_none())
+        },
+    },
+    Rule {
         pair: "final_norm = true and a placement that normalizes the stream",
         verdict: Verdict::Refuse,
         reason: "the last block already ends in a norm, and a second one right after it normalizes twice",
@@ -123,12 +133,16 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Warn,
         reason: "the norm behind the branch divides by the branch's size and so undoes its scale",
         fix: "Set scale = \"one\"",
-        applies: |c| any(c, |b| b.has_norm_at(Position::AfterBranch) && b.scale != (ScaleConfig::One {})),
+        applies: |c| {
+            any(c, |b| {
+                b.has_norm_at(Position::AfterBranch) && b.norm.divides_by_size() && b.scale != (ScaleConfig::One {})
+            })
+        },
     },
     Rule {
         pair: "norm = \"none\" and a placement that is not \"none\" or \"pre_norm\"",
         verdict: Verdict::Warn,
-        reason: "without norms every placement is x + f(x), and this one promises something else",
+        reason: "without its norms the placement is little more than x + f(x), and its name promises something else",
         fix: "Set placement = \"none\"",
         applies: |c| any(c, |b| b.norm.is_none() && !matches!(b.placement, Placement::PreNorm | Placement::None)),
     },

@@ -77,8 +77,8 @@ pub struct ModelConfig {
     pub embedding_scale: f64,
     /// Norm of the embedding, positions included. Default `none`, and `norm` with `peri_norm`, which
     /// asks for one.
-    #[serde(deserialize_with = "shorthand::kind_or_table")]
-    pub embedding_norm: NormConfig,
+    #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
+    pub embedding_norm: Option<NormConfig>,
     /// Norm of each query and key head, before RoPE. Default `none`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub qk_norm: NormConfig,
@@ -158,7 +158,7 @@ impl Default for ModelConfig {
             tie_embeddings: true,
             dropout: 0.0,
             embedding_scale: 1.0,
-            embedding_norm: NormConfig::None {},
+            embedding_norm: None,
             qk_norm: NormConfig::None {},
             attention_softcap: 0.0,
             logit_softcap: 0.0,
@@ -224,11 +224,11 @@ impl ModelConfig {
             block.scale = block.scale.map(|scale| scale.resolved(c.n_layers));
         }
         c.parametrization = c.parametrization.resolved(Shape { width: c.d_model, head_dim });
-        if c.embedding_norm.is_none() && c.branches().any(|b| b.placement.embedding_norm()) {
-            c.embedding_norm = c.norm;
-        }
-        let last = c.axes(c.n_layers - 1, Branch::Mlp).placement;
-        c.final_norm.get_or_insert(last.final_norm() && !c.norm.is_none());
+        let asking = c.branches().find(|b| b.placement.embedding_norm()).map(|b| b.norm);
+        c.embedding_norm.get_or_insert(asking.unwrap_or(NormConfig::None {}));
+        let last = c.axes(c.n_layers - 1, Branch::Mlp);
+        let is_open = last.placement != Placement::None && !last.has_norm_at(NormPosition::OnStream);
+        c.final_norm.get_or_insert(is_open && !c.norm.is_none());
         let counts_depth = c.branches().any(|b| b.placement.counts_depth() || b.scale.counts_depth());
         c.init.get_or_insert(if counts_depth { Scheme::xavier() } else { Scheme::gpt2() });
         combinations::refused(&c)?;
@@ -322,7 +322,7 @@ impl ModelConfig {
         }
         let kinds = [
             ("norm", self.norm.check()),
-            ("embedding_norm", self.embedding_norm.check()),
+            ("embedding_norm", self.embedding_norm.map_or(Ok(()), |norm| norm.check())),
             ("qk_norm", self.qk_norm.check()),
             ("scale", self.scale.check()),
             ("init", self.init.map_or(Ok(()), Scheme::check)),

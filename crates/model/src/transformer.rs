@@ -10,7 +10,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Int, Tensor, module};
 use unitgain_init::Role;
-use unitgain_norms::Norm;
+use unitgain_norms::{Norm, NormConfig};
 use unitgain_residual::Branch;
 
 /// A decoder-only Transformer. Built by [`ModelConfig::build`].
@@ -65,7 +65,7 @@ impl ModelConfig {
             position: matches!(config.position, Position::Learned {})
                 .then(|| nursery.matrix("position", Role::Embedding, config.context, d)),
             sinusoids: matches!(config.position, Position::Sinusoidal {}).then(|| sinusoids(config.context, d, device)),
-            embedding_norm: nursery.norm(&config.embedding_norm, d, Role::Norm),
+            embedding_norm: nursery.norm(&config.embedding_norm.unwrap_or(NormConfig::None {}), d, Role::Norm),
             dropout: dropout(&config),
             blocks: (0..config.n_layers).map(|layer| block(&config, layer, &mut nursery, device)).collect(),
             final_norm: {

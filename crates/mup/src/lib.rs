@@ -114,8 +114,9 @@ impl Parametrization {
         let m = shape.width as f64 / base_width as f64;
         // How much longer than in the base model the side is that grows.
         let growth = match spec.role {
+            // A scalar, as ScaleNorm's g or ReZero's alpha.
+            Role::Norm | Role::QkNorm | Role::Scale if spec.fan_out == 1.0 => 1.0,
             Role::QkNorm => base_head_dim.map_or(m, |base| shape.head_dim as f64 / base),
-            Role::Scale if spec.fan_out == 1.0 => 1.0,
             _ => m,
         };
         let forward = if spec.role == Role::Head { 1.0 / m } else { 1.0 };
@@ -206,8 +207,9 @@ mod tests {
         assert_eq!(at(Role::Head, Proportional), (1.0, 0.25, 4.0, 0.25));
         assert_eq!(at(Role::Embedding, Normalized), (1.0, 1.0, 1.0, 1.0));
         assert_eq!(at(Role::Norm, Proportional), (1.0, 1.0, 4.0, 0.25));
-        let scalar = MUP.factors(&spec(Role::Scale, 1, 1), shape, Proportional);
-        assert_eq!(scalar, Factors::ONE);
+        for role in [Role::Scale, Role::Norm, Role::QkNorm] {
+            assert_eq!(MUP.factors(&spec(role, 1, 1), shape, Proportional), Factors::ONE);
+        }
     }
 
     #[test]

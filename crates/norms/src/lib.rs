@@ -9,8 +9,9 @@
 //! Statistics are computed in f32 whatever the type of the activations is, in two passes, with `eps`
 //! inside the root; the result is rounded once, to the type of the input. They are those of
 //! `x 2^-32`, with `eps` scaled alike: a power of two changes no digit, and squares stay finite up to
-//! |x| of 1e28 instead of 1e19. A row beyond that, or one that holds a NaN, becomes NaN; the other rows
-//! do not notice. `eps` must be at least 1e-18, or its scaled form would vanish.
+//! |x| of 1e28 instead of 1e19. A row beyond that becomes 0, as x / inf is; one that holds a NaN becomes
+//! NaN; the other rows do not notice. `eps` must be at least 1e-18 (1e-9 where it is compared with a
+//! length), or its scaled form would vanish.
 
 mod dynamic;
 mod layer_norm;
@@ -169,9 +170,9 @@ impl NormConfig {
 
     /// What is wrong with the settings, if anything.
     pub fn check(&self) -> Result<(), String> {
-        let eps = |eps: f64| match eps >= 1e-18 && eps.is_finite() {
+        let eps = |eps: f64, least: f64| match eps >= least && eps.is_finite() {
             true => Ok(()),
-            false => Err(format!("eps = {eps:e} must be a number of at least 1e-18")),
+            false => Err(format!("eps = {eps:e} must be a number of at least {least:e}")),
         };
         let alpha = |alpha: f64| match alpha.is_finite() {
             true => Ok(()),
@@ -181,11 +182,10 @@ impl NormConfig {
             Self::PartialRmsNorm { fraction, .. } if !(fraction > 0.0 && fraction <= 1.0) => {
                 Err(format!("fraction = {fraction} must be above 0 and at most 1"))
             }
-            Self::LayerNorm { eps: e, .. }
-            | Self::RmsNorm { eps: e, .. }
-            | Self::PartialRmsNorm { eps: e, .. }
-            | Self::ScaleNorm { eps: e }
-            | Self::L2Norm { eps: e } => eps(e),
+            Self::LayerNorm { eps: e, .. } | Self::RmsNorm { eps: e, .. } | Self::PartialRmsNorm { eps: e, .. } => {
+                eps(e, 1e-18)
+            }
+            Self::ScaleNorm { eps: e } | Self::L2Norm { eps: e } => eps(e, 1e-9),
             Self::Dyt { alpha: a, .. } => a.map_or(Ok(()), alpha),
             Self::Derf { alpha: a, .. } => alpha(a),
             Self::None {} => Ok(()),
@@ -212,6 +212,15 @@ impl NormConfig {
             }
             Self::Derf { alpha, bias } => Norm::Derf(Dynamic::erf(width, alpha, bias, device)),
             Self::None {} => Norm::none(),
+        }
+    }
+
+    /// Whether the size of a row is divided out, so that a factor in front of the norm has no effect.
+    pub fn divides_by_size(&self) -> bool {
+        match self {
+            Self::LayerNorm { .. } | Self::RmsNorm { .. } | Self::PartialRmsNorm { .. } => true,
+            Self::ScaleNorm { .. } | Self::L2Norm { .. } => true,
+            Self::Dyt { .. } | Self::Derf { .. } | Self::None {} => false,
         }
     }
 

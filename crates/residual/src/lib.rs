@@ -1,7 +1,7 @@
 //! Residual connections: how the stream, a branch, its norms and its scale are joined.
 //!
-//! [`Placement`] says where the norms sit, [`ScaleConfig`] how strongly a branch writes, and
-//! [`Residual::forward`] is one line per placement, as the papers print it. This crate knows neither
+//! [`Placement`] says where the norms sit, with one line per equation, as the papers print it;
+//! [`ScaleConfig`] says how strongly a branch writes; a [`Residual`] is both, built. This crate knows neither
 //! init nor parametrizations: what they have to agree on crosses as numbers
 //! ([`Placement::branch_gain`], [`Site::gain`]).
 
@@ -88,22 +88,7 @@ impl Residual {
         let f = |x| self.scaled(branch(x));
         let n = |x| self.norms[0].forward(x);
         let m = |x| self.norms[1].forward(x);
-        let c = self.constant;
-        match self.placement {
-            Placement::PreNorm | Placement::SubNorm => x.clone() + f(n(x)),
-            Placement::ScaledPreNorm => x.clone() + f(n(x) * c),
-            Placement::PostNorm => n(x.clone() + f(x)),
-            Placement::DeepNorm => n(x.clone() * c + f(x)),
-            Placement::Sandwich | Placement::PeriNorm => x.clone() + m(f(n(x))),
-            Placement::OutputNorm => x.clone() + n(f(x)),
-            Placement::Normformer => match self.branch {
-                Branch::Attention => x.clone() + m(f(n(x))),
-                Branch::Mlp => x.clone() + f(n(x)),
-            },
-            // Of one branch alone; [`Residual::forward_parallel`] has the equation of both.
-            Placement::Parallel | Placement::ParallelShared => x.clone() + f(self.read(x)),
-            Placement::None => x.clone() + f(x),
-        }
+        self.placement.join(self.branch, self.constant, x, f, n, m)
     }
 
     /// Joins two branches that read the stream side by side: this one's, and that of `other`.
@@ -116,28 +101,17 @@ impl Residual {
     ) -> Tensor<2> {
         let f = |x| self.scaled(branch(x));
         let g = |x| other.scaled(other_branch(x));
-        let n = |x| self.read(x);
-        let m = |x| other.read(x);
-        match self.placement {
-            Placement::ParallelShared => {
-                let h = n(x.clone());
-                x + f(h.clone()) + g(h)
-            }
-            _ => x.clone() + f(n(x.clone())) + g(m(x)),
-        }
+        let n = |x| self.norms[0].forward(x);
+        let m = |x| match other.norms.first() {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        self.placement.join_parallel(x, f, g, n, m)
     }
 
     /// Where the norms sit.
     pub fn placement(&self) -> Placement {
         self.placement
-    }
-
-    /// The first norm of the branch, where there is one.
-    fn read(&self, x: Tensor<2>) -> Tensor<2> {
-        match self.norms.first() {
-            Some(norm) => norm.forward(x),
-            None => x,
-        }
     }
 
     /// The norms of the branch, in the order of the equation.

@@ -1,8 +1,12 @@
 use crate::{About, Branch};
+use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
+/// `[rows, width]`.
+type Stream = Tensor<2>;
+
 /// Where the norms of a branch sit. `x` is the stream, `f` the branch with its scale, `n` and `m`
-/// its norms; [`Residual::forward`](crate::Residual::forward) holds the equations.
+/// its norms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
@@ -99,6 +103,56 @@ impl Placement {
                 ("parallel_shared", "x + f(n(x)) + g(n(x)), attention f, MLP g; final norm", "arXiv:2204.02311")
             }
             Self::None => ("none", "x + f(x)", "arXiv:1512.03385"),
+        }
+    }
+
+    /// The equation, as the papers print it: x is the stream, f the branch with its scale, n and m its
+    /// norms in the order of [`Placement::norms`], c the [`Placement::constant`].
+    pub(crate) fn join(
+        self,
+        branch: Branch,
+        c: f64,
+        x: Stream,
+        f: impl FnOnce(Stream) -> Stream,
+        n: impl Fn(Stream) -> Stream,
+        m: impl Fn(Stream) -> Stream,
+    ) -> Stream {
+        match self {
+            Self::PreNorm | Self::SubNorm => x.clone() + f(n(x)),
+            Self::ScaledPreNorm => x.clone() + f(n(x) * c),
+            Self::PostNorm => n(x.clone() + f(x)),
+            Self::DeepNorm => n(x.clone() * c + f(x)),
+            Self::Sandwich | Self::PeriNorm => x.clone() + m(f(n(x))),
+            Self::OutputNorm => x.clone() + n(f(x)),
+            Self::Normformer => match branch {
+                Branch::Attention => x.clone() + m(f(n(x))),
+                Branch::Mlp => x.clone() + f(n(x)),
+            },
+            // One branch alone; the equation of both is in `join_parallel`.
+            Self::Parallel => x.clone() + f(n(x)),
+            Self::ParallelShared => match branch {
+                Branch::Attention => x.clone() + f(n(x)),
+                Branch::Mlp => x.clone() + f(x),
+            },
+            Self::None => x.clone() + f(x),
+        }
+    }
+
+    /// The equation of two branches side by side: f with its norm n, g with its norm m.
+    pub(crate) fn join_parallel(
+        self,
+        x: Stream,
+        f: impl FnOnce(Stream) -> Stream,
+        g: impl FnOnce(Stream) -> Stream,
+        n: impl Fn(Stream) -> Stream,
+        m: impl Fn(Stream) -> Stream,
+    ) -> Stream {
+        match self {
+            Self::ParallelShared => {
+                let h = n(x.clone());
+                x + f(h.clone()) + g(h)
+            }
+            _ => x.clone() + f(n(x.clone())) + g(m(x)),
         }
     }
 

@@ -73,9 +73,9 @@ impl ClipConfig {
 
     /// What is wrong with the settings: the key and the problem.
     pub(crate) fn check(self) -> Result<(), (&'static str, String)> {
-        let positive = |key, x: f64| match x > 0.0 && x.is_finite() {
+        let positive = |key, x: f64| match (1e-20..=1e20).contains(&x) {
             true => Ok(()),
-            false => Err((key, format!("{x} must be a positive number"))),
+            false => Err((key, format!("{x:e} must be a positive number, from 1e-20 to 1e20"))),
         };
         match self {
             Self::None {} => Ok(()),

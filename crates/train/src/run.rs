@@ -236,24 +236,26 @@ impl Run {
         Ok(rows.into_iter().next_back().ok_or_else(|| unreachable!("a step precedes every read")))
     }
 
-    /// What of a step is not finite: the loss, and the gradients from the first to the last.
+    /// What of a step is not finite: the gradients from the first to the last, the loss, the stream.
     fn not_finite(&self, row: &HostRow) -> Option<String> {
-        let paths =
-            || self.trainer.table.iter().zip(&row.squares).filter(|(_, s)| !s.is_finite()).map(|(e, _)| &e.path);
-        match (row.loss.is_finite() && row.grad_norm().is_finite(), paths().next()) {
-            (true, None) => None,
-            (_, Some(first)) => {
-                let (count, last) = (paths().count(), paths().next_back().unwrap_or(first));
-                let all = row.squares.len();
-                let which = format!(
-                    "{count} of {all} gradients are not finite, the first that of {first}, the last that of {last}"
-                );
-                Some(format!("loss {}, {which}", row.loss))
+        let not_finite = row.squares.iter().enumerate().filter(|(_, square)| !square.is_finite()).map(|(i, _)| i);
+        let which: Vec<&str> = not_finite.map(|i| self.trainer.table.entries()[i].path.as_str()).collect();
+        let block = row.stream_rms.iter().position(|rms| !rms.is_finite());
+        let problem = match (which.as_slice(), block) {
+            ([first, .., last], _) => {
+                let (count, all) = (which.len(), row.squares.len());
+                format!("{count} of {all} gradients are not finite, the first that of {first}, the last that of {last}")
             }
-            (false, None) => {
-                Some(format!("loss {}, norm of all gradients {}, each gradient finite", row.loss, row.grad_norm()))
+            ([only], _) => format!("the gradient of {only} is not finite"),
+            ([], Some(block)) => format!("the stream after block {block} is not finite"),
+            ([], None) if row.grad_norm().is_finite() && row.grad_norm_clipped.is_finite() && row.loss.is_finite() => {
+                return None;
             }
-        }
+            ([], None) => {
+                format!("norm of all gradients {}, {} after the clip", row.grad_norm(), row.grad_norm_clipped)
+            }
+        };
+        Some(format!("loss {}, {problem}", row.loss))
     }
 
     /// Writes the record of a step; or gives the message of a divergence that only the evaluation,

@@ -33,6 +33,10 @@ pub(crate) struct Clock {
     pub(crate) optimizer: Duration,
 }
 
+/// What the stream is multiplied by before it is squared, so that its mean square does not overflow before
+/// the norms do.
+const STREAM_SCALE: f32 = 1.0 / (1u64 << 32) as f32;
+
 /// What one step measured. It stays on the device until [`read_rows`].
 #[derive(Debug)]
 pub struct Row {
@@ -92,7 +96,7 @@ impl Trainer {
             let (tokens, targets) = batch.tensors(&self.device);
             let logits = self.model.forward_observed(tokens, &mut |point, x| {
                 if observe && matches!(point, Point::Block(_)) {
-                    stream.push(x.clone().inner().square().mean() * share);
+                    stream.push((x.clone().inner() * STREAM_SCALE).square().mean() * share);
                 }
             });
             let loss = cross_entropy(logits, targets, batch.weights(&self.device)) * share;
@@ -171,7 +175,7 @@ pub fn read_rows(rows: &[Row]) -> Vec<HostRow> {
                 loss: own[0],
                 grad_norm_clipped: own[1].sqrt(),
                 squares: squares.to_vec(),
-                stream_rms: stream.iter().map(|mean_square| mean_square.sqrt()).collect(),
+                stream_rms: stream.iter().map(|mean_square| mean_square.sqrt() / STREAM_SCALE).collect(),
             }
         })
         .collect()

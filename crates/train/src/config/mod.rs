@@ -276,7 +276,8 @@ impl RunConfig {
         let (d, d_ff) = (model.d_model as f64, model.d_ff.unwrap_or(0) as f64);
         let layers = model.n_layers as f64;
         let tokens = (self.train.batch_size * model.context) as f64;
-        let weights = 16.0 * layers * (4.0 * d * d + 2.0 * d * d_ff);
+        let heads = (model.n_heads + model.n_kv_heads.unwrap_or(0)) as f64 * model.head_dim.unwrap_or(0) as f64;
+        let weights = 16.0 * layers * (2.0 * d * heads + 2.0 * d * d_ff);
         let activations = 4.0 * tokens * (layers * (6.0 * d + 2.0 * d_ff) + model.vocab_size.unwrap_or(0) as f64);
         if weights + activations <= available as f64 {
             return Ok(());

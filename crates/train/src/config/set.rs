@@ -64,6 +64,10 @@ impl<'a> Holder<'a> {
             }),
             Self::Array(array) => array.get_mut(key.parse::<usize>().ok()?)?,
         };
+        if let (Value::Integer(_) | Value::Float(_), Some(Value::Table(d))) = (&*slot, default) {
+            // A number that stands for a table.
+            *slot = Value::Table(d.clone());
+        }
         if let Value::String(kind) = slot {
             *slot = Value::Table(Table::from_iter([("kind".to_string(), Value::String(kind.clone()))]));
         }

@@ -58,7 +58,9 @@ fn a_clip_is_a_number_a_kind_or_a_table() {
     assert_eq!(clip("0"), ClipConfig::None {});
     assert_eq!(clip("'adaptive'"), ClipConfig::Adaptive { lambda: 0.01, eps: 1e-3 });
     assert_eq!(clip("{ kind = 'adaptive', lambda = 0.1 }"), ClipConfig::Adaptive { lambda: 0.1, eps: 1e-3 });
-    let set = parse("", &["train.clip.kind=adaptive", "train.clip.lambda=0.2"]).unwrap();
+    let changed = parse("[train]\nclip = 0.5", &["train.clip.max=2"]).unwrap();
+    assert_eq!(changed.train.clip, ClipConfig::GlobalNorm { max: 2.0 });
+    let set = parse("[train]\nclip = 0.5", &["train.clip.kind=adaptive", "train.clip.lambda=0.2"]).unwrap();
     assert_eq!(set.train.clip, ClipConfig::Adaptive { lambda: 0.2, eps: 1e-3 });
     assert!(parse("[train]\nclip = true", &[]).unwrap_err().contains("train.clip: invalid type"));
 }
@@ -121,7 +123,7 @@ fn values_out_of_range_are_named() {
     let problem = |text: &str| parse(text, &[]).unwrap().resolved(32).unwrap_err().to_string();
     for (text, expected) in [
         ("[train]\nbatch_size = 0", "train.batch_size: 0 must be at least 1"),
-        ("[train]\nclip = -1.0", "train.clip.max: -1 must be a positive number"),
+        ("[train]\nclip = -1.0", "train.clip.max: -1e0 must be a positive number"),
         ("[train]\nsteps = 5\n[schedule]\nkind = 'constant'\nwarmup = 6", "schedule.warmup: 6 is longer than the run"),
         ("[train]\nsteps = 5\n[schedule]\nkind = 'warmup_stable_decay'\nwarmup = 3\ndecay = 3", "schedule.decay: 3"),
         ("[optimizer]\nkind = 'adamw'\nbetas = [0.9, 1.0]", "optimizer.betas: 1 must be"),
