@@ -357,6 +357,8 @@ fn every_shipped_configuration_is_valid() {
     assert!(seen >= 7);
 }
 
+/// /dev/full is Linux's.
+#[cfg(target_os = "linux")]
 #[test]
 fn a_closed_or_full_output_is_no_panic() {
     let place = Place::new("pipes");
