@@ -36,6 +36,7 @@ fn stacks_match_the_reference_forward_and_backward() {
             "plain_residual" => (Placement::None, one),
             "layerscale_nonorm" => (Placement::None, learned),
             "preln_layerscale" => (Placement::PreNorm, learned),
+            "rezero" => (Placement::None, ScaleConfig::ReZero { shared: true }),
             "skipinit" => (Placement::None, ScaleConfig::SkipInit { init: 0.0 }),
             _ => return false,
         };

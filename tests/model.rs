@@ -51,6 +51,7 @@ fn varied() -> Vec<ModelConfig> {
         },
         ModelConfig { placement: Placement::DeepNorm, activation: Activation::Relu, ..tiny() },
         ModelConfig { placement: Placement::Parallel, ..tiny() },
+        ModelConfig { placement: Placement::None, scale: ScaleConfig::ReZero { shared: true }, ..tiny() },
         ModelConfig { placement: Placement::ParallelShared, norm: NormConfig::rms_norm(), ..tiny() },
         ModelConfig { placement: Placement::SubNorm, activation: Activation::SwiGlu, ..tiny() },
         ModelConfig { placement: Placement::Normformer, mlp_placement: Some(Placement::PostNorm), ..tiny() },
@@ -61,7 +62,7 @@ fn varied() -> Vec<ModelConfig> {
             ..tiny()
         },
         ModelConfig {
-            scale: ScaleConfig::ReZero {},
+            scale: ScaleConfig::ReZero { shared: false },
             norm: NormConfig::None {},
             activation: Activation::GeluTanh,
             ..tiny()
@@ -135,8 +136,9 @@ fn every_parameter_gets_a_gradient() {
             let norm = gradient.unwrap_or_else(|| panic!("{} has no gradient", entry.path)).clone().abs().sum();
             let norm = norm.into_scalar::<f32>();
             // ReZero starts at 0: nothing inside its branches moves before it does.
-            let waits =
-                matches!(config.scale, ScaleConfig::ReZero {}) && entry.block.is_some() && entry.role() != Role::Scale;
+            let waits = matches!(config.scale, ScaleConfig::ReZero { .. })
+                && entry.block.is_some()
+                && entry.role() != Role::Scale;
             assert!(norm.is_finite() && (norm > 0.0) != waits, "{}: {norm} in {config:?}", entry.path);
         }
     }
@@ -330,7 +332,7 @@ fn blocks_can_differ() {
     let config = ModelConfig {
         block: vec![
             block([0, 1], Some(Placement::PostNorm), None, None),
-            block([2, 3], None, Some(NormConfig::rms_norm()), Some(ScaleConfig::ReZero {})),
+            block([2, 3], None, Some(NormConfig::rms_norm()), Some(ScaleConfig::ReZero { shared: false })),
         ],
         ..tiny()
     };
@@ -377,6 +379,7 @@ fn combinations_are_refused_or_warned_of() {
         ModelConfig { scale: ScaleConfig::Depth {}, init: Some(Scheme::gpt2()), ..tiny() },
         ModelConfig { norm: NormConfig::None {}, ..deep() },
         ModelConfig { mlp_placement: Some(Placement::Parallel), ..tiny() },
+        ModelConfig { zero_writers: true, scale: ScaleConfig::SkipInit { init: 0.0 }, ..tiny() },
         ModelConfig { placement: Placement::PeriNorm, embedding_norm: Some(NormConfig::None {}), ..tiny() },
         ModelConfig { final_norm: Some(true), ..deep() },
         ModelConfig { final_norm: Some(true), norm: NormConfig::None {}, ..tiny() },
@@ -385,7 +388,7 @@ fn combinations_are_refused_or_warned_of() {
         ModelConfig { final_norm: Some(false), ..tiny() },
         ModelConfig { init: Some(Scheme::lecun()), ..deep() },
         ModelConfig { placement: Placement::ScaledPreNorm, init: Some(Scheme::gpt2()), ..tiny() },
-        ModelConfig { scale: ScaleConfig::ReZero {}, ..tiny() },
+        ModelConfig { scale: ScaleConfig::ReZero { shared: false }, ..tiny() },
         ModelConfig { norm: NormConfig::None {}, placement: Placement::PostNorm, ..tiny() },
         ModelConfig { scale: ScaleConfig::Depth {}, placement: Placement::Sandwich, ..tiny() },
         ModelConfig { parametrization: Parametrization::Mup { base_width: 16, base_head_dim: None }, ..tiny() },
@@ -477,4 +480,21 @@ fn a_base_width_that_divides_nothing_still_gives_finite_weights() {
     // Hidden: the base model's sqrt(2 / (fan_in / m)) times 1/sqrt(m) is sqrt(2 / fan_in) again.
     let down = table.iter().find(|entry| entry.path == "blocks.0.mlp.down.weight").unwrap();
     assert!((down.init_std - (2.0f64 / 8.0).sqrt()).abs() < 1e-12);
+}
+
+#[test]
+fn zero_writers_start_every_block_as_the_identity_and_learn() {
+    let device = Device::flex().autodiff();
+    let (model, table) = ModelConfig { zero_writers: true, ..tiny() }.build(1, &device).unwrap();
+    let mut stream = Vec::new();
+    let logits = model.forward_observed(tokens(2, 12, &device), &mut |_, x| stream.push(host(x.clone())));
+    assert_eq!(stream[0], stream[3], "three blocks that write nothing");
+    let gradients = Gradients::backward(&cross_entropy(logits, tokens(2, 12, &device), None), &model);
+    for (entry, gradient) in table.iter().zip(gradients.iter()) {
+        let norm = gradient.unwrap().clone().abs().sum().into_scalar::<f32>();
+        if entry.role().writes_stream() {
+            assert_eq!(entry.init_std, 0.0);
+            assert!(norm > 0.0, "{} would never move", entry.path);
+        }
+    }
 }

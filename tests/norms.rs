@@ -160,7 +160,7 @@ fn scales_multiply_the_branch_alone() {
         (ScaleConfig::One {}, 0.5),
         (ScaleConfig::Depth {}, 0.125),
         (ScaleConfig::LayerScale { init: Some(0.1) }, 0.05),
-        (ScaleConfig::ReZero {}, 0.0),
+        (ScaleConfig::ReZero { shared: false }, 0.0),
         (ScaleConfig::Constant { value: 3.0 }, 1.5),
         (ScaleConfig::SkipInit { init: 0.25 }, 0.125),
     ] {

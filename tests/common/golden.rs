@@ -191,6 +191,7 @@ impl Names {
                     let to = format!("{block}.{branch}.norms.{index}.{variant}");
                     names.norm(&format!("layers.{l}.norm{number}{suffix}"), ["gamma", "beta"], &to, beta);
                 }
+                names.plain(&format!("layers.{l}.alpha"), format!("{block}.shared_scale"));
                 for scale in ["ls", "alpha"] {
                     names.plain(&format!("layers.{l}.{scale}{number}"), format!("{block}.{branch}.scale"));
                 }

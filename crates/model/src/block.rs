@@ -1,6 +1,6 @@
 use crate::attention::{Attention, KeysValues};
 use crate::mlp::Mlp;
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::Dropout;
 use burn::tensor::Tensor;
 use unitgain_residual::Residual;
@@ -12,6 +12,8 @@ pub(crate) struct Block {
     pub(crate) attention: Attention,
     pub(crate) around_mlp: Residual,
     pub(crate) mlp: Mlp,
+    /// What both branches are multiplied by, where they share it.
+    pub(crate) shared_scale: Option<Param<Tensor<1>>>,
     pub(crate) dropout: Dropout,
 }
 
@@ -24,8 +26,15 @@ impl Block {
         start: usize,
         cache: Option<&mut Option<KeysValues>>,
     ) -> Tensor<2> {
-        let attention = |x| self.dropout.forward(self.attention.forward(x, batch, start, cache));
-        let mlp = |x| self.dropout.forward(self.mlp.forward(x));
+        let written = |y: Tensor<2>| {
+            let y = self.dropout.forward(y);
+            match &self.shared_scale {
+                Some(alpha) => y * alpha.val().unsqueeze(),
+                None => y,
+            }
+        };
+        let attention = |x| written(self.attention.forward(x, batch, start, cache));
+        let mlp = |x| written(self.mlp.forward(x));
         if self.around_attention.placement().is_parallel() {
             return self.around_attention.forward_parallel(x, attention, &self.around_mlp, mlp);
         }

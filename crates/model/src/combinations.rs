@@ -84,6 +84,13 @@ pub static RULES: &[Rule] = &[
         },
     },
     Rule {
+        pair: "zero_writers = true and a scale that starts at 0",
+        verdict: Verdict::Refuse,
+        reason: "of two zero factors in a product neither ever gets a gradient, so the branch never writes",
+        fix: "Leave zero_writers out, or set scale = \"one\"",
+        applies: |c| c.zero_writers && any(c, |b| b.scale.starts_at_zero()),
+    },
+    Rule {
         pair: "placement = \"peri_norm\" and embedding_norm = \"none\"",
         verdict: Verdict::Refuse,
         reason: "Peri-LN is the sandwich with a norm of the embedding",
@@ -126,7 +133,7 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Warn,
         reason: "ReZero (arXiv:2003.04887) replaces the norms",
         fix: "Set placement = \"none\" for ReZero as published",
-        applies: |c| any(c, |b| matches!(b.scale, ScaleConfig::ReZero {}) && b.has_norms()),
+        applies: |c| any(c, |b| matches!(b.scale, ScaleConfig::ReZero { .. }) && b.has_norms()),
     },
     Rule {
         pair: "a placement with a norm behind the branch (sandwich, peri_norm, output_norm) and a scale other than \"one\"",

@@ -106,6 +106,9 @@ pub struct ModelConfig {
     /// `scaled_pre_norm`, and `scale = "depth"`.
     #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub init: Option<Scheme>,
+    /// Whether the weights that write the stream start at 0, so that every block starts as the identity
+    /// of its placement (arXiv:1706.02677 for the last norm gain; here the weight itself). Default false.
+    pub zero_writers: bool,
     /// How init, multipliers and learning rates depend on width. Default `standard`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub parametrization: Parametrization,
@@ -168,6 +171,7 @@ impl Default for ModelConfig {
             scale: ScaleConfig::One {},
             final_norm: None,
             init: None,
+            zero_writers: false,
             parametrization: Parametrization::Standard {},
             block: Vec::new(),
         }

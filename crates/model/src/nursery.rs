@@ -38,6 +38,7 @@ impl<'a> Nursery<'a> {
         let parametrization = self.config.parametrization;
         let factors = parametrization.factors(&spec, self.config.shape(), Update::Normalized);
         let std = self.scheme.std(&parametrization.base(&spec, self.config.d_model)) * factors.init * self.gain(role);
+        let std = if self.config.zero_writers && role.writes_stream() { 0.0 } else { std };
         let data = sample::normal(self.seed, path, fan_in * fan_out, std);
         let param = Param::from_data(TensorData::new(data, [fan_in, fan_out]), self.device);
         self.births.insert(param.id, Birth { spec, block: self.block, init_std: std });
@@ -80,6 +81,15 @@ impl<'a> Nursery<'a> {
         residual.norms().iter().for_each(|norm| self.adopt(norm, Role::Norm));
         self.adopt(&residual, Role::Scale);
         residual
+    }
+
+    /// The learned scalar that both branches of a block share, 0 at the start, where their scale is one.
+    pub(crate) fn shared_scale(&mut self, axes: BranchAxes) -> Option<Param<Tensor<1>>> {
+        let scale = axes.scale.is_shared().then(|| Param::from_tensor(Tensor::zeros([1], self.device)));
+        if let Some(scale) = &scale {
+            self.adopt(scale, Role::Scale);
+        }
+        scale
     }
 
     /// Walks the finished model.

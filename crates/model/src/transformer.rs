@@ -132,6 +132,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
         },
         around_mlp: nursery.residual(around_mlp),
         mlp: Mlp { gate, up, down, inner_norm: inner_norm(nursery, around_mlp, d_ff), activation: config.activation },
+        shared_scale: nursery.shared_scale(around_attention),
         dropout: dropout(config),
     }
 }

@@ -24,7 +24,12 @@ pub enum ScaleConfig {
         init: Option<f64>,
     },
     /// `alpha f(x)`, alpha a learned scalar per branch, 0 at init (arXiv:2003.04887, eq. 2).
-    ReZero {},
+    ReZero {
+        /// Whether both branches of a block have one alpha, as in the authors' code; the paper has one
+        /// per branch. Default false.
+        #[serde(default)]
+        shared: bool,
+    },
     /// `alpha f(x)`, alpha a learned scalar per branch (arXiv:2002.10444, section 3).
     SkipInit {
         /// First value of alpha. Default 0.
@@ -40,7 +45,7 @@ impl ScaleConfig {
         Self::Depth {},
         Self::Constant { value: 0.5 },
         Self::LayerScale { init: None },
-        Self::ReZero {},
+        Self::ReZero { shared: false },
         Self::SkipInit { init: 0.0 },
     ];
 
@@ -58,7 +63,9 @@ impl ScaleConfig {
             Self::LayerScale { .. } => {
                 ("layer_scale", "lambda * f(x), lambda learned per channel, small at init", "arXiv:2103.17239 eq. 4")
             }
-            Self::ReZero {} => ("re_zero", "alpha f(x), alpha a learned scalar, 0 at init", "arXiv:2003.04887 eq. 2"),
+            Self::ReZero { .. } => {
+                ("re_zero", "alpha f(x), alpha a learned scalar, 0 at init", "arXiv:2003.04887 eq. 2")
+            }
         }
     }
 
@@ -66,7 +73,7 @@ impl ScaleConfig {
     pub fn resolved(self, layers: usize) -> Self {
         match self {
             Self::LayerScale { init: None } => Self::LayerScale { init: Some(layer_scale_init(layers)) },
-            Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero {} => self,
+            Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => self,
             Self::Constant { .. } | Self::SkipInit { .. } => self,
         }
     }
@@ -80,8 +87,22 @@ impl ScaleConfig {
             Self::Constant { value } if !(value != 0.0 && value.is_finite()) => {
                 Err(format!("value = {value} must be a number other than 0"))
             }
-            Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero {} => Ok(()),
+            Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => Ok(()),
             Self::Constant { .. } | Self::SkipInit { .. } => Ok(()),
+        }
+    }
+
+    /// Whether both branches of a block have one learned scalar, which is then the block's.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::ReZero { shared: true })
+    }
+
+    /// Whether the branch writes nothing at init.
+    pub fn starts_at_zero(self) -> bool {
+        match self {
+            Self::ReZero { .. } => true,
+            Self::SkipInit { init } | Self::LayerScale { init: Some(init) } => init == 0.0,
+            Self::One {} | Self::Depth {} | Self::Constant { .. } | Self::LayerScale { init: None } => false,
         }
     }
 
@@ -89,7 +110,7 @@ impl ScaleConfig {
     pub fn counts_depth(self) -> bool {
         match self {
             Self::Depth {} => true,
-            Self::One {} | Self::LayerScale { .. } | Self::ReZero {} => false,
+            Self::One {} | Self::LayerScale { .. } | Self::ReZero { .. } => false,
             Self::Constant { .. } | Self::SkipInit { .. } => false,
         }
     }
@@ -99,7 +120,7 @@ impl ScaleConfig {
         match self {
             Self::Depth {} => (2.0 * site.layers as f64).powf(-0.5),
             Self::Constant { value } => value,
-            Self::One {} | Self::LayerScale { .. } | Self::ReZero {} | Self::SkipInit { .. } => 1.0,
+            Self::One {} | Self::LayerScale { .. } | Self::ReZero { .. } | Self::SkipInit { .. } => 1.0,
         }
     }
 
@@ -110,7 +131,9 @@ impl ScaleConfig {
                 let init = init.unwrap_or_else(|| layer_scale_init(site.layers));
                 Some(vec![init as f32; site.width])
             }
-            Self::ReZero {} => Some(vec![0.0]),
+            Self::ReZero { shared: false } => Some(vec![0.0]),
+            // The block has it.
+            Self::ReZero { shared: true } => None,
             Self::SkipInit { init } => Some(vec![init as f32]),
             Self::One {} | Self::Depth {} | Self::Constant { .. } => None,
         }

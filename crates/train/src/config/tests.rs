@@ -46,7 +46,7 @@ fn a_kind_can_stand_for_its_table() {
     let short =
         parse("optimizer = 'lion'\n[model]\nnorm = 'rms_norm'\nscale = 're_zero'\ninit = 'xavier'", &[]).unwrap();
     assert_eq!(short.model.norm, NormConfig::rms_norm());
-    assert_eq!(short.model.scale, ScaleConfig::ReZero {});
+    assert_eq!(short.model.scale, ScaleConfig::ReZero { shared: false });
     assert_eq!(short.optimizer.about().0, "lion");
 }
 
@@ -81,7 +81,7 @@ fn settings_reach_every_key() {
     assert_eq!(config.model.norm, NormConfig::RmsNorm { eps: 1e-3, gain: true, unit_offset: false });
     assert_eq!(config.model.placement, Placement::DeepNorm);
     assert_eq!((config.optimizer.lr(), config.seed), (0.5, 7));
-    assert_eq!(config.model.block[0].scale, Some(ScaleConfig::ReZero {}));
+    assert_eq!(config.model.block[0].scale, Some(ScaleConfig::ReZero { shared: false }));
 }
 
 #[test]
