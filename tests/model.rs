@@ -1,6 +1,6 @@
 //! The model: what it computes, what it refuses, and how it is drawn.
 
-use crate::common::{count_parameters, max_difference, values};
+use crate::common::{count_parameters, generator, max_difference, values};
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_model::{
@@ -415,6 +415,7 @@ fn combinations_are_refused_or_warned_of() {
 #[test]
 fn dropout_acts_in_training_alone() {
     let device = Device::flex().autodiff();
+    let _one_at_a_time = generator();
     let model = build(&ModelConfig { dropout: 0.5, ..tiny() }, &device);
     let plain = model.valid();
     let x = tokens(2, 12, &Device::flex());

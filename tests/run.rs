@@ -1,6 +1,6 @@
 //! Whole runs through the library.
 
-use crate::common::{Scratch, max_difference};
+use crate::common::{Scratch, generator, max_difference};
 use burn::tensor::Device;
 use std::path::Path;
 use unitgain_model::{Placement, Scheme};
@@ -40,12 +40,9 @@ fn small() -> RunConfig {
 }
 
 fn go(config: &RunConfig, folder: &Path, start: Start) -> Summary {
-    let _one_at_a_time = GENERATOR.lock().unwrap();
+    let _one_at_a_time = generator();
     train(config, folder, start, &mut |_| ()).unwrap()
 }
-
-/// Dropout draws from the generator of the device, which is global: runs that use it take turns.
-static GENERATOR: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn records(folder: &Path) -> Vec<Record> {
     let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
@@ -113,7 +110,7 @@ fn a_resumed_run_equals_an_unbroken_one() {
     // Break off after step 20: the newest checkpoint is that of step 18, the records go to 18 and one
     // is half written.
     let stopped = std::panic::catch_unwind(|| {
-        let _one_at_a_time = GENERATOR.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _one_at_a_time = generator();
         train(&config, &broken, Start::New, &mut |event| {
             if matches!(event, Event::Step(20)) {
                 // Not a panic message in the log of a passing test.
@@ -122,7 +119,6 @@ fn a_resumed_run_equals_an_unbroken_one() {
         })
     });
     assert!(stopped.is_err());
-    GENERATOR.clear_poison();
     let metrics = broken.join("metrics.jsonl");
     let mut text = std::fs::read_to_string(&metrics).unwrap();
     text.push_str("{\"step\":21,\"tok");
@@ -422,7 +418,7 @@ fn one_process_at_a_time_trains_in_a_folder() {
     let folder = scratch.0.join("run");
     let mut problem = String::new();
     {
-        let _one_at_a_time = GENERATOR.lock().unwrap();
+        let _one_at_a_time = generator();
         train(&small(), &folder, Start::New, &mut |event| {
             if matches!(event, Event::Saved(12)) {
                 problem = train(&small(), &folder, Start::Resume, &mut |_| ()).unwrap_err().to_string();

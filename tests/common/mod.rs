@@ -5,6 +5,7 @@ pub(crate) mod golden;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use unitgain_train::checkpoint::weights;
 
 /// A folder of its own for one test, removed at the end.
@@ -23,6 +24,13 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Dropout draws from the generator of the device, which is global: tests that use it take turns. One that
+/// failed, or was meant to stop, leaves nothing that could be half done.
+pub(crate) fn generator() -> MutexGuard<'static, ()> {
+    static GENERATOR: Mutex<()> = Mutex::new(());
+    GENERATOR.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The values of one parameter.
