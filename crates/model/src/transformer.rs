@@ -178,11 +178,6 @@ impl Transformer {
         self.head_multiplier
     }
 
-    /// Number of blocks.
-    pub fn layers(&self) -> usize {
-        self.blocks.len()
-    }
-
     fn run(
         &self,
         tokens: Tensor<2, Int>,

@@ -118,18 +118,11 @@ impl ClipConfig {
     }
 }
 
-/// `min(1, max / (norm + 1e-6))` from the square of a norm; 1e-6 as in PyTorch's `clip_grad_norm_`, against
-/// a division by zero.
-fn coefficient(square: Tensor<1>, max: f64) -> Tensor<1> {
+/// What the global clip multiplies every gradient by: `min(1, max / (norm + 1e-6))`, from the square of the
+/// norm of all gradients together, both of shape `[1]`. 1e-6 as in PyTorch's `clip_grad_norm_`, against a
+/// division by zero.
+pub fn coefficient(square: Tensor<1>, max: f64) -> Tensor<1> {
     ((square.sqrt() + 1e-6).recip() * max).clamp_max(1.0)
-}
-
-/// Scales flat gradients so that their norm together is at most `max`; returns them and the norm before,
-/// of shape `[1]`.
-pub fn global_norm(gradients: Vec<Tensor<1>>, max: f64) -> (Vec<Tensor<1>>, Tensor<1>) {
-    let square = Tensor::cat(gradients.iter().map(|g| g.clone().square().sum()).collect(), 0).sum();
-    let coefficient = coefficient(square.clone(), max);
-    (gradients.into_iter().map(|g| g * coefficient.clone()).collect(), square.sqrt())
 }
 
 /// The axis over which the norm of a unit is taken; None where the whole tensor is one unit.
