@@ -34,19 +34,21 @@ pub enum Role {
     MlpOut,
     /// Readout, `[width, vocabulary]`.
     Head,
-    /// Gain or bias of a norm of the stream.
+    /// Gain or bias of a norm of the stream or of a weight.
     Norm,
-    /// Gain or bias of a norm of the query or key heads.
+    /// Gain or bias of a norm of the query, key or value heads, and learned scales of heads and logits.
     QkNorm,
     /// Bias of a linear layer.
     Bias,
-    /// Learned factor of a residual branch.
+    /// Learned factor of a residual branch or of the embedding, and scalar biases.
     Scale,
+    /// Running statistic of a norm: no optimizer moves it.
+    Statistic,
 }
 
 impl Role {
     /// Every role, in the order of a forward pass.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Embedding,
         Self::Query,
         Self::Key,
@@ -59,6 +61,7 @@ impl Role {
         Self::QkNorm,
         Self::Bias,
         Self::Scale,
+        Self::Statistic,
     ];
 
     /// The name in tables and logs.
@@ -76,13 +79,19 @@ impl Role {
             Self::QkNorm => "qk_norm",
             Self::Bias => "bias",
             Self::Scale => "scale",
+            Self::Statistic => "statistic",
         }
+    }
+
+    /// Whether the weight gets gradients.
+    pub fn is_trainable(self) -> bool {
+        self != Self::Statistic
     }
 
     /// Whether the weight is a matrix. Weight decay is for matrices only.
     pub fn is_matrix(self) -> bool {
         match self {
-            Self::Norm | Self::QkNorm | Self::Bias | Self::Scale => false,
+            Self::Norm | Self::QkNorm | Self::Bias | Self::Scale | Self::Statistic => false,
             Self::Embedding | Self::Head => true,
             Self::Query | Self::Key | Self::Value | Self::AttentionOutput | Self::MlpIn | Self::MlpOut => true,
         }

@@ -2,7 +2,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use rand_distr::{Distribution, StandardNormal};
+use rand_distr::{Distribution, StandardNormal, StandardUniform};
 
 /// The random stream of `path` under `seed`: adding a layer leaves every other stream as it was.
 pub fn stream(seed: u64, path: &str) -> ChaCha8Rng {
@@ -18,6 +18,17 @@ pub fn normal(seed: u64, path: &str, n: usize, std: f64) -> Vec<f32> {
         .map(|_| {
             let z: f64 = StandardNormal.sample(&mut rng);
             (z * std) as f32
+        })
+        .collect()
+}
+
+/// `n` draws from U(-bound, bound), in f64 and then rounded, from the stream of (`seed`, `path`).
+pub fn uniform(seed: u64, path: &str, n: usize, bound: f64) -> Vec<f32> {
+    let mut rng = stream(seed, path);
+    (0..n)
+        .map(|_| {
+            let u: f64 = StandardUniform.sample(&mut rng);
+            ((2.0 * u - 1.0) * bound) as f32
         })
         .collect()
 }

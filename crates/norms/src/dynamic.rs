@@ -59,6 +59,10 @@ impl Dynamic {
         Self { shift, ..Self::tanh(width, alpha, bias, device) }
     }
 
+    pub(crate) fn gain(&mut self) -> &mut Param<Tensor<1>> {
+        &mut self.gamma
+    }
+
     /// Elementwise, with gain and bias along the last axis.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         widened(x, |x| {

@@ -27,6 +27,10 @@ impl LayerNorm {
         }
     }
 
+    pub(crate) fn gain(&mut self) -> Option<&mut Param<Tensor<1>>> {
+        self.gamma.as_mut()
+    }
+
     /// `gamma * (x - mean(x)) / sqrt(var(x) + eps) + beta` over the last axis.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         in_f32(x, |x| {

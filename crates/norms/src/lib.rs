@@ -1,4 +1,4 @@
-//! Norms of the last axis.
+//! Norms of the last axis, and of the weights of linear layers ([`weight`]).
 //!
 //! A [`NormConfig`] is what a TOML file asks for; [`NormConfig::build`] turns it into a [`Norm`].
 //! One file per kind holds its formula, defaults and source. Adding a kind touches two files: its own
@@ -13,17 +13,22 @@
 //! NaN; the other rows do not notice. `eps` must be at least 1e-18 (1e-9 where it is compared with a
 //! length), or its scaled form would vanish.
 
+mod batch_norm;
 mod dynamic;
+mod group_norm;
 mod layer_norm;
 mod rms_norm;
 mod scale_norm;
+pub mod weight;
 
-use burn::module::Module;
+use burn::module::{Module, Param, ParamId};
 use burn::nn::Identity;
 use burn::tensor::{Device, FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
+pub use batch_norm::{BatchNorm, Moments, SingleRow};
 pub use dynamic::Dynamic;
+pub use group_norm::GroupNorm;
 pub use layer_norm::LayerNorm;
 pub use rms_norm::RmsNorm;
 pub use scale_norm::ScaleNorm;
@@ -84,6 +89,38 @@ pub enum NormConfig {
         #[serde(default = "scale_norm::default_eps")]
         eps: f64,
     },
+    /// LayerNorm of a channel over all rows of the batch (arXiv:1502.03167, algorithm 1). In a causal model
+    /// it sees the future: a token's statistics are also those of later tokens.
+    BatchNorm {
+        /// Added to the variance under the root. Default 1e-5.
+        #[serde(default = "batch_norm::default_eps")]
+        eps: f64,
+        /// Weight of the newest batch in the running averages. Default 0.1.
+        #[serde(default = "batch_norm::default_momentum")]
+        momentum: f64,
+    },
+    /// LayerNorm within each group of entries of a row (arXiv:1803.08494, eq. 7).
+    GroupNorm {
+        /// Added to the variance under the root. Default 1e-5.
+        #[serde(default = "group_norm::default_eps")]
+        eps: f64,
+        /// Number of groups, a divisor of the width. Default 4.
+        #[serde(default = "group_norm::default_groups")]
+        groups: usize,
+        /// Whether statistics are also over the sequence, as over the pixels of an image. It then sees the
+        /// future. Default false.
+        #[serde(default)]
+        over_time: bool,
+    },
+    /// LayerNorm of a channel over its sequence (arXiv:1607.08022). In a causal model it sees the future.
+    InstanceNorm {
+        /// Added to the variance under the root. Default 1e-5.
+        #[serde(default = "group_norm::default_eps")]
+        eps: f64,
+        /// Whether there are a `gamma` and a `beta`. Default true.
+        #[serde(default = "yes")]
+        affine: bool,
+    },
     /// `y = gamma * tanh(alpha x) + beta` (arXiv:2503.10622, eq. 1).
     Dyt {
         /// First alpha. Default by width and position, as the authors give it for language models.
@@ -138,6 +175,9 @@ impl NormConfig {
             Self::PartialRmsNorm { eps: rms_norm::default_partial_eps(), fraction: rms_norm::default_fraction() },
             Self::ScaleNorm { eps: scale_norm::default_eps() },
             Self::L2Norm { eps: scale_norm::default_eps() },
+            Self::BatchNorm { eps: batch_norm::default_eps(), momentum: batch_norm::default_momentum() },
+            Self::GroupNorm { eps: group_norm::default_eps(), groups: group_norm::default_groups(), over_time: false },
+            Self::InstanceNorm { eps: group_norm::default_eps(), affine: true },
             Self::Dyt { alpha: None, bias: dynamic::default_bias() },
             Self::Derf { alpha: dynamic::default_derf_alpha(), bias: dynamic::default_bias() },
             Self::None {},
@@ -162,6 +202,9 @@ impl NormConfig {
             Self::PartialRmsNorm { .. } => rms_norm::ABOUT_PARTIAL,
             Self::ScaleNorm { .. } => scale_norm::ABOUT,
             Self::L2Norm { .. } => scale_norm::ABOUT_L2,
+            Self::BatchNorm { .. } => batch_norm::ABOUT,
+            Self::GroupNorm { .. } => group_norm::ABOUT,
+            Self::InstanceNorm { .. } => group_norm::ABOUT_INSTANCE,
             Self::Dyt { .. } => dynamic::ABOUT_DYT,
             Self::Derf { .. } => dynamic::ABOUT_DERF,
             Self::None {} => ("none", "y = x", "norm-free networks"),
@@ -182,13 +225,33 @@ impl NormConfig {
             Self::PartialRmsNorm { fraction, .. } if !(fraction > 0.0 && fraction <= 1.0) => {
                 Err(format!("fraction = {fraction} must be above 0 and at most 1"))
             }
+            Self::BatchNorm { momentum, .. } if !(momentum > 0.0 && momentum <= 1.0) => {
+                Err(format!("momentum = {momentum} must be above 0 and at most 1"))
+            }
+            Self::GroupNorm { groups: 0, .. } => Err("groups = 0 must be at least 1".into()),
             Self::LayerNorm { eps: e, .. } | Self::RmsNorm { eps: e, .. } | Self::PartialRmsNorm { eps: e, .. } => {
+                eps(e, 1e-18)
+            }
+            Self::BatchNorm { eps: e, .. } | Self::GroupNorm { eps: e, .. } | Self::InstanceNorm { eps: e, .. } => {
                 eps(e, 1e-18)
             }
             Self::ScaleNorm { eps: e } | Self::L2Norm { eps: e } => eps(e, 1e-9),
             Self::Dyt { alpha: a, .. } => a.map_or(Ok(()), alpha),
             Self::Derf { alpha: a, .. } => alpha(a),
             Self::None {} => Ok(()),
+        }
+    }
+
+    /// What keeps it from a last axis of `width` entries, if anything.
+    pub fn check_width(&self, width: usize) -> Result<(), String> {
+        match *self {
+            Self::GroupNorm { groups, .. } if !width.is_multiple_of(groups) => {
+                Err(format!("groups = {groups} must divide the width {width} of what is normalized"))
+            }
+            Self::GroupNorm { groups, over_time: false, .. } if width == groups && width > 1 => {
+                Err(format!("groups = {groups} must leave more than one entry of the width {width} to a group"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -206,6 +269,13 @@ impl NormConfig {
             }
             Self::ScaleNorm { eps } => Norm::ScaleNorm(ScaleNorm::new(width, eps, true, device)),
             Self::L2Norm { eps } => Norm::L2Norm(ScaleNorm::new(width, eps, false, device)),
+            Self::BatchNorm { eps, momentum } => Norm::BatchNorm(BatchNorm::new(width, eps, momentum, device)),
+            Self::GroupNorm { eps, groups, over_time } => {
+                Norm::GroupNorm(GroupNorm::new(width, groups, over_time, eps, true, device))
+            }
+            Self::InstanceNorm { eps, affine } => {
+                Norm::InstanceNorm(GroupNorm::new(width, width, true, eps, affine, device))
+            }
             Self::Dyt { alpha, bias } => {
                 let alpha = alpha.unwrap_or_else(|| dynamic::dyt_alpha(site));
                 Norm::Dyt(Dynamic::tanh(width, alpha, bias, device))
@@ -215,13 +285,41 @@ impl NormConfig {
         }
     }
 
+    /// Whether it has a learned gain.
+    pub fn has_gain(&self) -> bool {
+        match *self {
+            Self::LayerNorm { gain, .. } | Self::RmsNorm { gain, .. } => gain,
+            Self::InstanceNorm { affine, .. } => affine,
+            Self::PartialRmsNorm { .. } | Self::ScaleNorm { .. } | Self::BatchNorm { .. } => true,
+            Self::GroupNorm { .. } | Self::Dyt { .. } | Self::Derf { .. } => true,
+            Self::L2Norm { .. } | Self::None {} => false,
+        }
+    }
+
     /// Whether the size of a row is divided out, so that a factor in front of the norm has no effect.
     pub fn divides_by_size(&self) -> bool {
         match self {
             Self::LayerNorm { .. } | Self::RmsNorm { .. } | Self::PartialRmsNorm { .. } => true,
             Self::ScaleNorm { .. } | Self::L2Norm { .. } => true,
+            Self::BatchNorm { .. } | Self::GroupNorm { .. } | Self::InstanceNorm { .. } => true,
             Self::Dyt { .. } | Self::Derf { .. } | Self::None {} => false,
         }
+    }
+
+    /// Whether a token's result depends on later tokens of its sequence.
+    pub fn sees_the_future(&self) -> bool {
+        // A test holds every kind to this answer.
+        matches!(self, Self::BatchNorm { .. } | Self::InstanceNorm { .. } | Self::GroupNorm { over_time: true, .. })
+    }
+
+    /// Whether it needs the whole sequence also in evaluation, so that tokens cannot be added one by one.
+    pub fn needs_the_sequence(&self) -> bool {
+        self.sees_the_future() && !matches!(self, Self::BatchNorm { .. })
+    }
+
+    /// Whether a language model with it has a learned scale of the embedding, as its authors' has.
+    pub fn learns_embedding_scale(&self) -> bool {
+        matches!(self, Self::Dyt { .. })
     }
 
     /// Whether this is [`NormConfig::None`].
@@ -243,6 +341,12 @@ pub enum Norm {
     ScaleNorm(ScaleNorm),
     /// See [`NormConfig::L2Norm`].
     L2Norm(ScaleNorm),
+    /// See [`NormConfig::BatchNorm`].
+    BatchNorm(BatchNorm),
+    /// See [`NormConfig::GroupNorm`].
+    GroupNorm(GroupNorm),
+    /// See [`NormConfig::InstanceNorm`].
+    InstanceNorm(GroupNorm),
     /// See [`NormConfig::Dyt`].
     Dyt(Dynamic),
     /// See [`NormConfig::Derf`].
@@ -257,14 +361,57 @@ impl Norm {
         Self::None(Identity::new())
     }
 
-    /// Normalizes the last axis; the shape and the element type stay.
+    /// Normalizes the last axis; the shape and the element type stay. Where statistics are over a sequence,
+    /// the axis before the last is its time.
+    ///
+    /// # Panics
+    /// BatchNorm does on an autodiff device if there is a single row.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let sequences = x.dims()[..D - 1].iter().rev().skip(1).product();
+        self.forward_rows(x, sequences)
+    }
+
+    /// [`Norm::forward`] of rows that are those of `sequences` sequences, one after the other.
+    ///
+    /// # Panics
+    /// As [`Norm::forward`].
+    pub fn forward_rows<const D: usize>(&self, x: Tensor<D>, sequences: usize) -> Tensor<D> {
         match self {
             Self::LayerNorm(norm) => norm.forward(x),
             Self::RmsNorm(norm) | Self::PartialRmsNorm(norm) => norm.forward(x),
             Self::ScaleNorm(norm) | Self::L2Norm(norm) => norm.forward(x),
+            Self::BatchNorm(norm) => norm.forward(x),
+            Self::GroupNorm(norm) | Self::InstanceNorm(norm) => norm.forward(x, sequences),
             Self::Dyt(norm) | Self::Derf(norm) => norm.forward(x),
             Self::None(_) => x,
+        }
+    }
+
+    /// Sets its gain to 0; whether it has one. What then comes out is its bias.
+    pub fn zero_gain(&mut self) -> bool {
+        let zero = match self {
+            Self::RmsNorm(norm) => norm.zero(),
+            _ => 0.0,
+        };
+        let gain = match self {
+            Self::LayerNorm(norm) => norm.gain(),
+            Self::RmsNorm(norm) | Self::PartialRmsNorm(norm) => norm.gain(),
+            Self::ScaleNorm(norm) | Self::L2Norm(norm) => norm.gain(),
+            Self::BatchNorm(norm) => Some(norm.gain()),
+            Self::GroupNorm(norm) | Self::InstanceNorm(norm) => norm.gain(),
+            Self::Dyt(norm) | Self::Derf(norm) => Some(norm.gain()),
+            Self::None(_) => None,
+        };
+        let Some(gain) = gain else { return false };
+        *gain = Param::from_tensor(gain.val().full_like(zero).detach());
+        true
+    }
+
+    /// Those of its tensors that are running statistics, which no optimizer moves.
+    pub fn statistics(&self) -> Vec<ParamId> {
+        match self {
+            Self::BatchNorm(norm) => norm.statistics(),
+            _ => Vec::new(),
         }
     }
 }

@@ -49,6 +49,15 @@ impl RmsNorm {
         Self { counted, ..Self::new(width, eps, true, false, device) }
     }
 
+    /// The gamma of a gain of 0.
+    pub(crate) fn zero(&self) -> f64 {
+        -self.offset
+    }
+
+    pub(crate) fn gain(&mut self) -> Option<&mut Param<Tensor<1>>> {
+        self.gamma.as_mut()
+    }
+
     /// `gamma * x / sqrt(mean(x^2) + eps)` over the last axis.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         in_f32(x, |x| {

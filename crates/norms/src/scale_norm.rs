@@ -24,6 +24,10 @@ impl ScaleNorm {
         Self { g, eps }
     }
 
+    pub(crate) fn gain(&mut self) -> Option<&mut Param<Tensor<1>>> {
+        self.g.as_mut()
+    }
+
     /// `g x / max(|x|, eps)` over the last axis.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         in_f32(x, |x| {

@@ -1,0 +1,181 @@
+use crate::{About, SCALE, scaled_eps, widened};
+use burn::module::{Module, ModuleVisitor, Param, ParamId, RunningState};
+use burn::tensor::{Device, Tensor};
+
+pub(crate) const ABOUT: About = (
+    "batch_norm",
+    "gamma * (x - mean) / sqrt(var + eps) + beta, of a channel over all rows of the batch; running averages in evaluation",
+    "arXiv:1502.03167 algorithm 1",
+);
+
+pub(crate) fn default_eps() -> f64 {
+    1e-5
+}
+
+pub(crate) fn default_momentum() -> f64 {
+    0.1
+}
+
+/// BatchNorm was to train on a single row, whose variance is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("batch_norm cannot train on a single row: its variance is 0; use a larger batch")]
+pub struct SingleRow;
+
+/// BatchNorm (arXiv:1502.03167, algorithm 1): every channel is normalized over the rows of the batch,
+/// whichever sequence and time they are from. On an autodiff device the statistics are those of the batch,
+/// and the running averages follow them: `(1 - momentum) old + momentum new`, of the variance with the
+/// factor `n / (n - 1)`. On a plain device the running averages take their place, and rows do not see each
+/// other.
+#[derive(Module, Debug)]
+pub struct BatchNorm {
+    gamma: Param<Tensor<1>>,
+    beta: Param<Tensor<1>>,
+    running_mean: RunningState<Tensor<1>>,
+    running_var: RunningState<Tensor<1>>,
+    eps: f64,
+    momentum: f64,
+}
+
+/// Statistics of each channel over some rows, on the graph of those rows.
+///
+/// Those of micro-batches or of replicas, [merged](Moments::merge), are those of all their rows together,
+/// forward and backward: that is how a batch is synchronized which no single device holds.
+#[derive(Clone, Debug)]
+pub struct Moments {
+    rows: usize,
+    /// Of the scaled rows, as the next.
+    mean: Tensor<1>,
+    /// Sum of the squared deviations from the mean.
+    deviations: Tensor<1>,
+}
+
+impl Moments {
+    /// Of the rows of `x`, `[rows, width]`.
+    pub fn of(x: &Tensor<2>) -> Self {
+        let x = x.clone().cast(burn::tensor::FloatDType::F32) * SCALE;
+        let mean = x.clone().mean_dim(0);
+        let deviations = (x.clone() - mean.clone()).square().sum_dim(0);
+        Self { rows: x.dims()[0], mean: mean.squeeze_dim(0), deviations: deviations.squeeze_dim(0) }
+    }
+
+    /// Of the rows of all together.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn merge(all: &[Self]) -> Self {
+        let rows: usize = all.iter().map(|m| m.rows).sum();
+        let sum = |f: &dyn Fn(&Self) -> Tensor<1>| {
+            all.iter().map(f).reduce(|a, b| a + b).expect("moments of at least one batch")
+        };
+        let mean = sum(&|m| m.mean.clone() * (m.rows as f64 / rows as f64));
+        let between = |m: &Self| (m.mean.clone() - mean.clone()).square() * m.rows as f64;
+        let deviations = sum(&|m| m.deviations.clone() + between(m));
+        Self { rows, mean, deviations }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+}
+
+impl BatchNorm {
+    /// `gamma` = 1 and `beta` = 0, running mean 0 and variance 1, all of shape `[width]`.
+    pub fn new(width: usize, eps: f64, momentum: f64, device: &Device) -> Self {
+        Self {
+            gamma: Param::from_tensor(Tensor::ones([width], device)),
+            beta: Param::from_tensor(Tensor::zeros([width], device)),
+            running_mean: RunningState::new(Tensor::zeros([width], device)),
+            running_var: RunningState::new(Tensor::ones([width], device)),
+            eps,
+            momentum,
+        }
+    }
+
+    pub(crate) fn gain(&mut self) -> &mut Param<Tensor<1>> {
+        &mut self.gamma
+    }
+
+    /// `gamma * (x - mean) / sqrt(var + eps) + beta`; all axes but the last are rows.
+    ///
+    /// # Panics
+    /// As [`BatchNorm::try_forward`] fails.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let shape = x.dims();
+        let rows = x.reshape([shape[..D - 1].iter().product(), shape[D - 1]]);
+        self.try_forward(rows).unwrap_or_else(|e| panic!("{e}")).reshape(shape)
+    }
+
+    /// [`BatchNorm::forward`] of `[rows, width]`.
+    ///
+    /// # Errors
+    /// [`SingleRow`] if there is one row and the device is an autodiff device; the running averages then
+    /// stay as they were.
+    pub fn try_forward(&self, x: Tensor<2>) -> Result<Tensor<2>, SingleRow> {
+        if !x.device().is_autodiff() {
+            return Ok(self.evaluate(x));
+        }
+        let moments = Moments::of(&x);
+        self.track(&moments)?;
+        Ok(self.forward_with(x, &moments))
+    }
+
+    /// Normalizes rows by the running averages, on any device.
+    pub fn evaluate(&self, x: Tensor<2>) -> Tensor<2> {
+        let (mean, var) = self.running();
+        self.normalized(x, mean * SCALE, var * SCALE * SCALE)
+    }
+
+    /// Normalizes rows by the statistics of a batch that they are part of.
+    pub fn forward_with(&self, x: Tensor<2>, batch: &Moments) -> Tensor<2> {
+        let var = batch.deviations.clone() / batch.rows as f64;
+        self.normalized(x, batch.mean.clone(), var)
+    }
+
+    /// Moves the running averages towards the statistics of a batch. Once a batch, after its parts are
+    /// merged.
+    ///
+    /// # Errors
+    /// [`SingleRow`].
+    pub fn track(&self, batch: &Moments) -> Result<(), SingleRow> {
+        if batch.rows < 2 {
+            return Err(SingleRow);
+        }
+        let follow = |state: &RunningState<Tensor<1>>, value: Tensor<1>| {
+            state.update((state.value().detach() * (1.0 - self.momentum) + value.detach() * self.momentum).detach());
+            // An update waits in burn's state until the next one, and a checkpoint would miss it.
+            state.value_sync();
+        };
+        let unbiased = batch.deviations.clone() / SCALE / (batch.rows - 1) as f64 / SCALE;
+        follow(&self.running_mean, batch.mean.clone() / SCALE);
+        follow(&self.running_var, unbiased);
+        Ok(())
+    }
+
+    /// Running mean and unbiased variance, `[width]` each.
+    pub fn running(&self) -> (Tensor<1>, Tensor<1>) {
+        (self.running_mean.value(), self.running_var.value())
+    }
+
+    /// The running averages, which no optimizer moves.
+    pub(crate) fn statistics(&self) -> Vec<ParamId> {
+        struct Ids(Vec<ParamId>);
+        impl ModuleVisitor for Ids {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0.push(param.id);
+            }
+        }
+        let mut ids = Ids(Vec::new());
+        self.running_mean.visit(&mut ids);
+        self.running_var.visit(&mut ids);
+        ids.0
+    }
+
+    /// Mean and variance are those of scaled rows.
+    fn normalized(&self, x: Tensor<2>, mean: Tensor<1>, var: Tensor<1>) -> Tensor<2> {
+        widened(x, |x| {
+            let y = (x * SCALE - mean.unsqueeze()) / (var + scaled_eps(self.eps)).sqrt().unsqueeze();
+            y * self.gamma.val().unsqueeze() + self.beta.val().unsqueeze()
+        })
+    }
+}
