@@ -5,12 +5,15 @@
 //! init nor parametrizations: what they have to agree on crosses as numbers
 //! ([`Placement::branch_gain`], [`Site::gain`]).
 
+pub mod constants;
 mod placement;
 mod scale;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use unitgain_norms::{Norm, NormConfig, NormSite};
+
+use placement::Parts;
 
 pub use placement::{Placement, Position};
 pub use scale::ScaleConfig;
@@ -50,14 +53,46 @@ pub enum Branch {
     Mlp,
 }
 
+/// The stream between two branches.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    /// What branches read and write, `[rows, width]`.
+    pub x: Tensor<2>,
+    /// ResiDual's second stream.
+    pub dual: Option<Tensor<2>>,
+    /// Number of sequences that the rows are of, one after the other.
+    pub sequences: usize,
+}
+
+impl Stream {
+    /// The stream before the first branch; with `dual` the second one starts as the first.
+    pub fn new(x: Tensor<2>, sequences: usize, dual: bool) -> Self {
+        Self { dual: dual.then(|| x.clone()), x, sequences }
+    }
+
+    /// What the head reads: `n(x)`, and with a second stream d `x + n(d)`.
+    pub fn close(self, n: &Norm) -> Tensor<2> {
+        match self.dual {
+            Some(d) => self.x + n.forward_rows(d, self.sequences),
+            None => n.forward_rows(self.x, self.sequences),
+        }
+    }
+}
+
 /// One residual connection: the norms and the scale that join a branch to the stream.
 #[derive(Module, Debug)]
 pub struct Residual {
     norms: Vec<Norm>,
     /// Learned scale of the branch, of shape `[1]` or `[width]`.
     scale: Option<Param<Tensor<1>>>,
+    /// Learned scalar that is added to the branch, of shape `[1]`.
+    bias: Option<Param<Tensor<1>>>,
+    /// Learned factor of the stream, of shape `[width]`.
+    omega: Option<Param<Tensor<1>>>,
     /// Fixed scale of the branch.
     multiplier: f64,
+    /// What the branch's input is divided by.
+    divisor: f64,
     /// The constant of the placement's equation.
     constant: f64,
     #[module(skip)]
@@ -69,6 +104,8 @@ pub struct Residual {
 impl Residual {
     /// Builds the norms and the scale of the branch at `site`.
     pub fn new(placement: Placement, norm: &NormConfig, scale: ScaleConfig, site: Site, device: &Device) -> Self {
+        let placement = placement.at(site.layer, site.layers);
+        let constant = |value: f64, size| Param::from_tensor(Tensor::full([size], value, device));
         Self {
             norms: placement
                 .norms(site.branch)
@@ -76,40 +113,52 @@ impl Residual {
                 .map(|position| norm.build(site.norm(*position), device))
                 .collect(),
             scale: scale.initial(site).map(|values| Param::from_data(values.as_slice(), device)),
+            bias: scale.has_scalar_biases().then(|| constant(0.0, 1)),
+            omega: placement.omega().map(|omega| constant(omega, site.width)),
             multiplier: scale.multiplier(site) * site.gain,
+            divisor: scale.divisor(site),
             constant: placement.constant(site.layer, site.layers),
             placement,
             branch: site.branch,
         }
     }
 
-    /// Joins `branch` to the stream `x`, both of shape `[rows, width]`.
-    pub fn forward(&self, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
-        let f = |x| self.scaled(branch(x));
-        let n = |x| self.norms[0].forward(x);
-        let m = |x| self.norms[1].forward(x);
-        self.placement.join(self.branch, self.constant, x, f, n, m)
+    /// Joins `branch` to the stream.
+    pub fn forward(&self, stream: Stream, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Stream {
+        let Stream { x, mut dual, sequences } = stream;
+        let parts = Parts {
+            f: |x| self.scaled(x, branch),
+            n: |x| self.norms[0].forward_rows(x, sequences),
+            m: |x| self.norms[1].forward_rows(x, sequences),
+            omega: |x| match &self.omega {
+                Some(omega) => x * omega.val().unsqueeze(),
+                None => x,
+            },
+            dual: |y| dual = dual.take().map(|d| d + y),
+        };
+        let x = self.placement.join(self.branch, self.constant, x, parts);
+        Stream { x, dual, sequences }
     }
 
     /// Joins two branches that read the stream side by side: this one's, and that of `other`.
     pub fn forward_parallel(
         &self,
-        x: Tensor<2>,
+        stream: Stream,
         branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
         other: &Self,
         other_branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
-    ) -> Tensor<2> {
-        let f = |x| self.scaled(branch(x));
-        let g = |x| other.scaled(other_branch(x));
-        let n = |x| self.norms[0].forward(x);
+    ) -> Stream {
+        let f = |x| self.scaled(x, branch);
+        let g = |x| other.scaled(x, other_branch);
+        let n = |x| self.norms[0].forward_rows(x, stream.sequences);
         let m = |x| match other.norms.first() {
-            Some(norm) => norm.forward(x),
+            Some(norm) => norm.forward_rows(x, stream.sequences),
             None => x,
         };
-        self.placement.join_parallel(x, f, g, n, m)
+        Stream { x: self.placement.join_parallel(stream.x, f, g, n, m), ..stream }
     }
 
-    /// Where the norms sit.
+    /// Where the norms sit, in this block.
     pub fn placement(&self) -> Placement {
         self.placement
     }
@@ -119,10 +168,26 @@ impl Residual {
         &self.norms
     }
 
-    fn scaled(&self, y: Tensor<2>) -> Tensor<2> {
+    /// Starts the gain of the norm behind the branch at 0 (zero-gamma, arXiv:1706.02677), where there is such
+    /// a norm and it has a gain; whether it has.
+    pub fn zero_last_gain(&mut self) -> bool {
+        let behind = |position: &Position| *position == Position::AfterBranch;
+        match self.placement.norms(self.branch).iter().position(behind) {
+            Some(index) => self.norms[index].zero_gain(),
+            None => false,
+        }
+    }
+
+    /// The branch with its scale.
+    fn scaled(&self, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
+        let y = branch(if self.divisor == 1.0 { x } else { x / self.divisor });
         let y = if self.multiplier == 1.0 { y } else { y * self.multiplier };
-        match &self.scale {
+        let y = match &self.scale {
             Some(scale) => y * scale.val().unsqueeze(),
+            None => y,
+        };
+        match &self.bias {
+            Some(bias) => y + bias.val().unsqueeze(),
             None => y,
         }
     }

@@ -1,49 +1,89 @@
+use crate::constants::{DeepNorm, sub_norm_gain};
 use crate::{About, Branch};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 /// `[rows, width]`.
-type Stream = Tensor<2>;
+type Rows = Tensor<2>;
+
+/// What an equation joins to the stream, each under its letter in [`Placement::join`].
+pub(crate) struct Parts<F, N, M, O, D> {
+    pub(crate) f: F,
+    pub(crate) n: N,
+    pub(crate) m: M,
+    pub(crate) omega: O,
+    pub(crate) dual: D,
+}
 
 /// Where the norms of a branch sit. `x` is the stream, `f` the branch with its scale, `n` and `m`
 /// its norms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Placement {
     /// `x + f(n(x))` (arXiv:2002.04745). The stream is never normalized, so its rms grows with
     /// depth and a final norm is needed.
-    PreNorm,
+    PreNorm {},
     /// `x + f(c n(x))` with c = 1/sqrt(l), l = 1..L the block's number: LayerNorm Scaling
     /// (arXiv:2502.05795, eq. 6). It keeps the stream of deep blocks from growing; the final norm is not
     /// scaled.
-    ScaledPreNorm,
+    ScaledPreNorm {},
     /// `n(x + f(x))` (arXiv:1706.03762). Needs warm-up when deep.
-    PostNorm,
+    PostNorm {},
     /// `n(alpha x + f(x))` with alpha = (2L)^(1/4), and the value, output and MLP weights drawn with
     /// gain beta = (8L)^(-1/4) (arXiv:2203.00555, decoder-only constants; L counts blocks).
-    DeepNorm,
+    DeepNorm {},
     /// `x + m(f(n(x)))` (arXiv:2105.13290, arXiv:2408.00118).
-    Sandwich,
+    Sandwich {},
     /// `x + m(f(n(x)))` and a norm of the embedding: Peri-LN (arXiv:2502.02732).
-    PeriNorm,
+    PeriNorm {},
     /// `x + n(f(x))`, the reordered norm of OLMo 2 (arXiv:2501.00656). The branch reads the stream as it
     /// is.
-    OutputNorm,
+    OutputNorm {},
     /// `x + f(n(x))` with a second norm inside the branch, before the weight that writes the stream, and
     /// the value, output and MLP weights drawn with gain sqrt(ln 2L): Sub-LN of Magneto
     /// (arXiv:2210.06423, decoder-only constant; L counts blocks).
-    SubNorm,
+    SubNorm {},
     /// `x + m(f(n(x)))` around attention, `x + f(n(x))` around an MLP with a norm after its activation:
-    /// NormFormer (arXiv:2110.09456), without its learned scale of the heads.
-    Normformer,
+    /// NormFormer (arXiv:2110.09456), with a learned scale of each head's output (`head_scale`).
+    Normformer {},
     /// `x + f(n(x)) + g(m(x))`, attention f and MLP g side by side, each with its norm (GPT-NeoX,
     /// arXiv:2204.06745). Of both branches of a block, or of none.
-    Parallel,
+    Parallel {},
     /// `x + f(n(x)) + g(n(x))`, side by side behind one norm (GPT-J, PaLM, arXiv:2204.02311). Of both
     /// branches of a block, or of none.
-    ParallelShared,
+    ParallelShared {},
+    /// post_norm in the first `fraction` of the blocks, pre_norm in the rest: Mix-LN (arXiv:2412.13795).
+    MixNorm {
+        /// Part of the blocks, rounded down to whole blocks. Default 0.25.
+        #[serde(default = "default_fraction")]
+        fraction: f64,
+    },
+    /// `x + f(x)` around attention, whose queries, keys and values are normalized per head; `h + f(h)` with
+    /// h = n(x) around the MLP: HybridNorm (arXiv:2503.04598).
+    HybridNorm {},
+    /// hybrid_norm, but in the first block `x + f(n(x))` around both, queries, keys and values normalized too:
+    /// HybridNorm* (arXiv:2503.04598).
+    HybridNormStar {},
+    /// `n(x + f(x))` beside a second stream `d + f(x)` that no norm touches until the end; what follows reads
+    /// x plus the final norm of d: ResiDual (arXiv:2304.14802). Of every branch, or of none.
+    ResDual {},
+    /// `n(omega * x + f(x))`, omega learned, one per channel: Admin (arXiv:2004.08249, eq. 3). It sets omega
+    /// from the variances of a trial forward pass.
+    Admin {
+        /// First value of omega. Default 1, as in the first branch and as in post_norm.
+        #[serde(default = "default_omega")]
+        omega: f64,
+    },
     /// `x + f(x)`: norm-free; a scale or an init has to keep the stream in size.
-    None,
+    None {},
+}
+
+const fn default_fraction() -> f64 {
+    0.25
+}
+
+const fn default_omega() -> f64 {
+    1.0
 }
 
 /// Where a norm stands.
@@ -58,97 +98,162 @@ pub enum Position {
 }
 
 impl Placement {
-    /// Every placement.
-    pub const ALL: [Self; 12] = [
-        Self::PreNorm,
-        Self::ScaledPreNorm,
-        Self::PostNorm,
-        Self::DeepNorm,
-        Self::Sandwich,
-        Self::PeriNorm,
-        Self::OutputNorm,
-        Self::SubNorm,
-        Self::Normformer,
-        Self::Parallel,
-        Self::ParallelShared,
-        Self::None,
+    /// Every placement, with its defaults.
+    pub const ALL: [Self; 17] = [
+        Self::PreNorm {},
+        Self::ScaledPreNorm {},
+        Self::PostNorm {},
+        Self::DeepNorm {},
+        Self::Sandwich {},
+        Self::PeriNorm {},
+        Self::OutputNorm {},
+        Self::SubNorm {},
+        Self::Normformer {},
+        Self::Parallel {},
+        Self::ParallelShared {},
+        Self::MixNorm { fraction: default_fraction() },
+        Self::HybridNorm {},
+        Self::HybridNormStar {},
+        Self::ResDual {},
+        Self::Admin { omega: default_omega() },
+        Self::None {},
     ];
 
     /// Name, formula and source.
     pub fn about(self) -> About {
         match self {
-            Self::PreNorm => ("pre_norm", "x + f(n(x)); final norm", "arXiv:2002.04745"),
-            Self::ScaledPreNorm => {
+            Self::PreNorm {} => ("pre_norm", "x + f(n(x)); final norm", "arXiv:2002.04745"),
+            Self::ScaledPreNorm {} => {
                 ("scaled_pre_norm", "x + f(n(x) / sqrt(l)), l the block's number; final norm", "arXiv:2502.05795")
             }
-            Self::PostNorm => ("post_norm", "n(x + f(x))", "arXiv:1706.03762"),
-            Self::DeepNorm => {
+            Self::PostNorm {} => ("post_norm", "n(x + f(x))", "arXiv:1706.03762"),
+            Self::DeepNorm {} => {
                 ("deep_norm", "n((2L)^(1/4) x + f(x)); value, output and MLP weights x (8L)^(-1/4)", "arXiv:2203.00555")
             }
-            Self::Sandwich => ("sandwich", "x + m(f(n(x))); final norm", "arXiv:2105.13290"),
-            Self::PeriNorm => ("peri_norm", "x + m(f(n(x))); embedding norm, final norm", "arXiv:2502.02732"),
-            Self::OutputNorm => ("output_norm", "x + n(f(x)); final norm", "arXiv:2501.00656"),
-            Self::SubNorm => (
+            Self::Sandwich {} => ("sandwich", "x + m(f(n(x))); final norm", "arXiv:2105.13290"),
+            Self::PeriNorm {} => ("peri_norm", "x + m(f(n(x))); embedding norm, final norm", "arXiv:2502.02732"),
+            Self::OutputNorm {} => ("output_norm", "x + n(f(x)); final norm", "arXiv:2501.00656"),
+            Self::SubNorm {} => (
                 "sub_norm",
                 "x + f(n(x)), a norm inside f before its last weight; value, output and MLP weights x sqrt(ln 2L); final norm",
                 "arXiv:2210.06423",
             ),
-            Self::Normformer => (
+            Self::Normformer {} => (
                 "normformer",
                 "x + m(attention(n(x))), x + mlp(n(x)) with a norm after the activation; final norm",
                 "arXiv:2110.09456",
             ),
-            Self::Parallel => ("parallel", "x + f(n(x)) + g(m(x)), attention f, MLP g; final norm", "arXiv:2204.06745"),
-            Self::ParallelShared => {
+            Self::Parallel {} => {
+                ("parallel", "x + f(n(x)) + g(m(x)), attention f, MLP g; final norm", "arXiv:2204.06745")
+            }
+            Self::ParallelShared {} => {
                 ("parallel_shared", "x + f(n(x)) + g(n(x)), attention f, MLP g; final norm", "arXiv:2204.02311")
             }
-            Self::None => ("none", "x + f(x)", "arXiv:1512.03385"),
+            Self::MixNorm { .. } => (
+                "mix_norm",
+                "post_norm in the first quarter of the blocks, then pre_norm; final norm",
+                "arXiv:2412.13795",
+            ),
+            Self::HybridNorm {} => (
+                "hybrid_norm",
+                "x + attention(x) with normalized q, k, v; h + mlp(h), h = n(x); final norm",
+                "arXiv:2503.04598",
+            ),
+            Self::HybridNormStar {} => (
+                "hybrid_norm_star",
+                "hybrid_norm, the first block pre_norm with normalized q, k, v; final norm",
+                "arXiv:2503.04598",
+            ),
+            Self::ResDual {} => {
+                ("res_dual", "n(x + f(x)) and d + f(x); at the end x + final norm of d", "arXiv:2304.14802")
+            }
+            Self::Admin { .. } => ("admin", "n(omega * x + f(x)), omega learned per channel", "arXiv:2004.08249 eq. 3"),
+            Self::None {} => ("none", "x + f(x)", "arXiv:1512.03385"),
+        }
+    }
+
+    /// What is wrong with the settings, if anything.
+    pub fn check(self) -> Result<(), String> {
+        match self {
+            Self::MixNorm { fraction } if !(0.0..=1.0).contains(&fraction) => {
+                Err(format!("fraction = {fraction} must be from 0 to 1"))
+            }
+            Self::Admin { omega } if !(omega > 0.0 && omega.is_finite()) => {
+                Err(format!("omega = {omega} must be a positive number"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What this is in block `layer` (from 0) of `layers`: a placement that changes with depth is another one
+    /// in each block.
+    pub fn at(self, layer: usize, layers: usize) -> Self {
+        match self {
+            Self::MixNorm { fraction } if layer < (fraction * layers as f64 + 1e-9) as usize => Self::PostNorm {},
+            Self::MixNorm { .. } => Self::PreNorm {},
+            Self::HybridNormStar {} if layer > 0 => Self::HybridNorm {},
+            placement => placement,
         }
     }
 
     /// The equation, as the papers print it: x is the stream, f the branch with its scale, n and m its
-    /// norms in the order of [`Placement::norms`], c the [`Placement::constant`].
-    pub(crate) fn join(
-        self,
-        branch: Branch,
-        c: f64,
-        x: Stream,
-        f: impl FnOnce(Stream) -> Stream,
-        n: impl Fn(Stream) -> Stream,
-        m: impl Fn(Stream) -> Stream,
-    ) -> Stream {
+    /// norms in the order of [`Placement::norms`], c the [`Placement::constant`], omega what Admin learns, and
+    /// `dual` adds to the second stream.
+    pub(crate) fn join<F, N, M, O, D>(self, branch: Branch, c: f64, x: Rows, parts: Parts<F, N, M, O, D>) -> Rows
+    where
+        F: FnOnce(Rows) -> Rows,
+        N: Fn(Rows) -> Rows,
+        M: Fn(Rows) -> Rows,
+        O: Fn(Rows) -> Rows,
+        D: FnOnce(Rows),
+    {
+        let Parts { f, n, m, omega, dual } = parts;
         match self {
-            Self::PreNorm | Self::SubNorm => x.clone() + f(n(x)),
-            Self::ScaledPreNorm => x.clone() + f(n(x) * c),
-            Self::PostNorm => n(x.clone() + f(x)),
-            Self::DeepNorm => n(x.clone() * c + f(x)),
-            Self::Sandwich | Self::PeriNorm => x.clone() + m(f(n(x))),
-            Self::OutputNorm => x.clone() + n(f(x)),
-            Self::Normformer => match branch {
+            Self::PreNorm {} | Self::SubNorm {} | Self::MixNorm { .. } => x.clone() + f(n(x)),
+            Self::ScaledPreNorm {} => x.clone() + f(n(x) * c),
+            Self::PostNorm {} => n(x.clone() + f(x)),
+            Self::DeepNorm {} => n(x.clone() * c + f(x)),
+            Self::Admin { .. } => n(omega(x.clone()) + f(x)),
+            Self::Sandwich {} | Self::PeriNorm {} => x.clone() + m(f(n(x))),
+            Self::OutputNorm {} => x.clone() + n(f(x)),
+            Self::Normformer {} => match branch {
                 Branch::Attention => x.clone() + m(f(n(x))),
                 Branch::Mlp => x.clone() + f(n(x)),
             },
+            Self::HybridNorm {} => match branch {
+                Branch::Attention => x.clone() + f(x),
+                Branch::Mlp => {
+                    let h = n(x);
+                    h.clone() + f(h)
+                }
+            },
+            Self::HybridNormStar {} => x.clone() + f(n(x)),
+            Self::ResDual {} => {
+                let y = f(x.clone());
+                dual(y.clone());
+                n(x + y)
+            }
             // One branch alone; the equation of both is in `join_parallel`.
-            Self::Parallel => x.clone() + f(n(x)),
-            Self::ParallelShared => match branch {
+            Self::Parallel {} => x.clone() + f(n(x)),
+            Self::ParallelShared {} => match branch {
                 Branch::Attention => x.clone() + f(n(x)),
                 Branch::Mlp => x.clone() + f(x),
             },
-            Self::None => x.clone() + f(x),
+            Self::None {} => x.clone() + f(x),
         }
     }
 
     /// The equation of two branches side by side: f with its norm n, g with its norm m.
     pub(crate) fn join_parallel(
         self,
-        x: Stream,
-        f: impl FnOnce(Stream) -> Stream,
-        g: impl FnOnce(Stream) -> Stream,
-        n: impl Fn(Stream) -> Stream,
-        m: impl Fn(Stream) -> Stream,
-    ) -> Stream {
+        x: Rows,
+        f: impl FnOnce(Rows) -> Rows,
+        g: impl FnOnce(Rows) -> Rows,
+        n: impl Fn(Rows) -> Rows,
+        m: impl Fn(Rows) -> Rows,
+    ) -> Rows {
         match self {
-            Self::ParallelShared => {
+            Self::ParallelShared {} => {
                 let h = n(x.clone());
                 x + f(h.clone()) + g(h)
             }
@@ -156,52 +261,98 @@ impl Placement {
         }
     }
 
-    /// The norms around a branch, in the order of the equation's letters.
-    pub fn norms(self, branch: Branch) -> &'static [Position] {
+    /// What the placement asks of the model around it.
+    fn needs(self) -> Needs {
+        use Position::{AfterBranch, BeforeBranch, OnStream};
+        let before = |needs| Needs { norms: [&[BeforeBranch]; 2], final_norm: true, ..needs };
+        let around = |needs| Needs { norms: [&[BeforeBranch, AfterBranch]; 2], final_norm: true, ..needs };
+        let on_stream = Needs { norms: [&[OnStream]; 2], ..Needs::NOTHING };
+        let plain = Needs::NOTHING;
         match self {
-            Self::PreNorm | Self::ScaledPreNorm | Self::SubNorm | Self::Parallel => &[Position::BeforeBranch],
-            Self::ParallelShared => match branch {
-                Branch::Attention => &[Position::BeforeBranch],
-                Branch::Mlp => &[],
+            Self::PreNorm {} | Self::MixNorm { .. } => before(plain),
+            Self::ScaledPreNorm {} => Needs { counts_depth: true, ..before(plain) },
+            Self::SubNorm {} => Needs { inner_norm: [true; 2], counts_depth: true, ..before(plain) },
+            Self::PostNorm {} | Self::Admin { .. } => on_stream,
+            Self::DeepNorm {} => Needs { counts_depth: true, ..on_stream },
+            Self::ResDual {} => Needs { dual: true, final_norm: true, ..on_stream },
+            Self::Sandwich {} => around(plain),
+            Self::PeriNorm {} => Needs { embedding_norm: true, ..around(plain) },
+            Self::OutputNorm {} => Needs { norms: [&[AfterBranch]; 2], final_norm: true, ..plain },
+            Self::Normformer {} => Needs {
+                norms: [&[BeforeBranch, AfterBranch], &[BeforeBranch]],
+                inner_norm: [false, true],
+                head_scale: true,
+                ..before(plain)
             },
-            Self::Normformer => match branch {
-                Branch::Attention => &[Position::BeforeBranch, Position::AfterBranch],
-                Branch::Mlp => &[Position::BeforeBranch],
-            },
-            Self::PostNorm | Self::DeepNorm => &[Position::OnStream],
-            Self::Sandwich | Self::PeriNorm => &[Position::BeforeBranch, Position::AfterBranch],
-            Self::OutputNorm => &[Position::AfterBranch],
-            Self::None => &[],
+            Self::Parallel {} => Needs { parallel: true, ..before(plain) },
+            Self::ParallelShared {} => Needs { norms: [&[BeforeBranch], &[]], parallel: true, ..before(plain) },
+            Self::HybridNorm {} => Needs { norms: [&[], &[BeforeBranch]], qkv_norm: true, ..before(plain) },
+            Self::HybridNormStar {} => Needs { qkv_norm: true, ..before(plain) },
+            Self::None {} => plain,
         }
     }
 
-    /// Whether attention and MLP read the stream side by side.
-    pub fn is_parallel(self) -> bool {
-        match self {
-            Self::Parallel | Self::ParallelShared => true,
-            Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::DeepNorm | Self::Sandwich => false,
-            Self::PeriNorm | Self::OutputNorm | Self::SubNorm | Self::Normformer | Self::None => false,
-        }
+    /// The norms around a branch, in the order of the equation's letters.
+    pub fn norms(self, branch: Branch) -> &'static [Position] {
+        self.needs().norms[branch as usize]
     }
 
     /// Whether there is a norm inside the branch, before the weight that writes the stream.
     pub fn inner_norm(self, branch: Branch) -> bool {
-        match self {
-            Self::SubNorm => true,
-            Self::Normformer => branch == Branch::Mlp,
-            Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::DeepNorm | Self::Sandwich => false,
-            Self::PeriNorm | Self::OutputNorm | Self::Parallel | Self::ParallelShared | Self::None => false,
-        }
+        self.needs().inner_norm[branch as usize]
+    }
+
+    /// Whether attention normalizes its queries, keys and values, per head.
+    pub fn qkv_norm(self) -> bool {
+        self.needs().qkv_norm
+    }
+
+    /// Whether each head's output has a learned scale.
+    pub fn head_scale(self) -> bool {
+        self.needs().head_scale
+    }
+
+    /// Whether attention and MLP read the stream side by side.
+    pub fn is_parallel(self) -> bool {
+        self.needs().parallel
+    }
+
+    /// Whether there is a second stream.
+    pub fn is_dual(self) -> bool {
+        self.needs().dual
+    }
+
+    /// Whether the stack needs a norm before the head: where no norm closes the stream.
+    pub fn final_norm(self) -> bool {
+        self.needs().final_norm
+    }
+
+    /// Whether the placement asks for a norm of the embedding.
+    pub fn embedding_norm(self) -> bool {
+        self.needs().embedding_norm
+    }
+
+    /// Whether the equation already sets the size of a branch by depth, so that a second rule that
+    /// does the same (a 1/sqrt(2L) in scale or init) counts depth twice.
+    pub fn counts_depth(self) -> bool {
+        self.needs().counts_depth
     }
 
     /// The constant of the equation in block `layer` (from 0) of `layers`: DeepNorm's alpha =
     /// (2L)^(1/4), LayerNorm Scaling's 1/sqrt(layer + 1), 1 elsewhere.
     pub fn constant(self, layer: usize, layers: usize) -> f64 {
         match self {
-            Self::DeepNorm => (2.0 * layers as f64).powf(0.25),
-            Self::ScaledPreNorm => (layer as f64 + 1.0).powf(-0.5),
-            Self::PreNorm | Self::PostNorm | Self::Sandwich | Self::PeriNorm | Self::OutputNorm | Self::None => 1.0,
-            Self::SubNorm | Self::Normformer | Self::Parallel | Self::ParallelShared => 1.0,
+            Self::DeepNorm {} => DeepNorm::DecoderOnly { layers }.decoder().map_or(1.0, |(alpha, _)| alpha),
+            Self::ScaledPreNorm {} => (layer as f64 + 1.0).powf(-0.5),
+            _ => 1.0,
+        }
+    }
+
+    /// First value of what the stream is multiplied by, per channel, where that is learned.
+    pub(crate) fn omega(self) -> Option<f64> {
+        match self {
+            Self::Admin { omega } => Some(omega),
+            _ => None,
         }
     }
 
@@ -209,43 +360,39 @@ impl Placement {
     /// sqrt(ln 2L), 1 elsewhere. It is a factor of the drawn standard deviation.
     pub fn branch_gain(self, layers: usize) -> f64 {
         match self {
-            Self::DeepNorm => (8.0 * layers as f64).powf(-0.25),
-            Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::Sandwich => 1.0,
-            Self::SubNorm => (2.0 * layers as f64).ln().sqrt(),
-            Self::PeriNorm | Self::OutputNorm | Self::Normformer | Self::None => 1.0,
-            Self::Parallel | Self::ParallelShared => 1.0,
+            Self::DeepNorm {} => DeepNorm::DecoderOnly { layers }.decoder().map_or(1.0, |(_, beta)| beta),
+            Self::SubNorm {} => sub_norm_gain(layers),
+            _ => 1.0,
         }
     }
+}
 
-    /// Whether the stack needs a norm before the head: where no norm closes the stream.
-    pub fn final_norm(self) -> bool {
-        match self {
-            Self::PreNorm | Self::ScaledPreNorm | Self::Sandwich | Self::PeriNorm | Self::OutputNorm => true,
-            Self::SubNorm | Self::Normformer | Self::Parallel | Self::ParallelShared => true,
-            Self::PostNorm | Self::DeepNorm | Self::None => false,
-        }
-    }
+/// What a placement asks of the model around it; of the pairs the first is attention's, the second the MLP's.
+#[derive(Clone, Copy)]
+struct Needs {
+    norms: [&'static [Position]; 2],
+    inner_norm: [bool; 2],
+    qkv_norm: bool,
+    head_scale: bool,
+    parallel: bool,
+    dual: bool,
+    final_norm: bool,
+    embedding_norm: bool,
+    counts_depth: bool,
+}
 
-    /// Whether the placement asks for a norm of the embedding.
-    pub fn embedding_norm(self) -> bool {
-        match self {
-            Self::PeriNorm => true,
-            Self::PreNorm | Self::ScaledPreNorm | Self::PostNorm | Self::DeepNorm => false,
-            Self::Sandwich | Self::OutputNorm | Self::SubNorm | Self::Normformer | Self::None => false,
-            Self::Parallel | Self::ParallelShared => false,
-        }
-    }
-
-    /// Whether the equation already sets the size of a branch by depth, so that a second rule that
-    /// does the same (a 1/sqrt(2L) in scale or init) counts depth twice.
-    pub fn counts_depth(self) -> bool {
-        match self {
-            Self::DeepNorm | Self::ScaledPreNorm | Self::SubNorm => true,
-            Self::PreNorm | Self::PostNorm | Self::Sandwich => false,
-            Self::PeriNorm | Self::OutputNorm | Self::Normformer | Self::None => false,
-            Self::Parallel | Self::ParallelShared => false,
-        }
-    }
+impl Needs {
+    const NOTHING: Self = Self {
+        norms: [&[]; 2],
+        inner_norm: [false; 2],
+        qkv_norm: false,
+        head_scale: false,
+        parallel: false,
+        dual: false,
+        final_norm: false,
+        embedding_norm: false,
+        counts_depth: false,
+    };
 }
 
 #[cfg(test)]
@@ -255,25 +402,25 @@ mod tests {
     #[test]
     fn every_placement_is_listed_under_its_own_name() {
         for placement in Placement::ALL {
-            let json = format!("\"{}\"", placement.about().0);
+            let json = format!("{{\"kind\":\"{}\"}}", placement.about().0);
             assert_eq!(serde_json::from_str::<Placement>(&json).unwrap(), placement);
+            let json = json.replace('}', ",\"junk\":1}");
+            assert!(serde_json::from_str::<Placement>(&json).is_err(), "{json}");
         }
+        // A kind that is not in the list would be in this message alone.
+        let message = serde_json::from_str::<Placement>("{\"kind\":\"?\"}").unwrap_err().to_string();
+        assert_eq!(message.split('`').skip(3).step_by(2).count(), Placement::ALL.len(), "{message}");
     }
 
     #[test]
-    fn sub_norm_has_the_papers_decoder_only_gain() {
-        for (layers, gain) in [(1, 0.832555), (6, 1.576359), (24, 1.967537), (48, 2.136434)] {
-            assert!((Placement::SubNorm.branch_gain(layers) - gain).abs() < 1e-6);
-        }
-    }
-
-    #[test]
-    fn deep_norm_has_the_papers_decoder_only_constants() {
-        for (layers, alpha, beta) in
-            [(1, 1.189207, 0.594604), (6, 1.861210, 0.379918), (24, 2.632148, 0.268642), (1000, 6.687403, 0.105737)]
-        {
-            assert!((Placement::DeepNorm.constant(0, layers) - alpha).abs() < 1e-6);
-            assert!((Placement::DeepNorm.branch_gain(layers) - beta).abs() < 1e-6);
-        }
+    fn a_placement_of_depth_is_another_in_each_block() {
+        let mix = Placement::MixNorm { fraction: 0.25 };
+        let posts = |layers| (0..layers).filter(|l| mix.at(*l, layers) == Placement::PostNorm {}).count();
+        assert_eq!([3, 4, 7, 8, 12, 24].map(posts), [0, 1, 1, 2, 3, 6]);
+        assert_eq!(mix.at(0, 4), Placement::PostNorm {});
+        assert_eq!(mix.at(1, 4), Placement::PreNorm {});
+        assert_eq!(Placement::MixNorm { fraction: 1.0 / 3.0 }.at(0, 3), Placement::PostNorm {});
+        let star = Placement::HybridNormStar {};
+        assert_eq!([0, 1, 2].map(|l| star.at(l, 3)), [star, Placement::HybridNorm {}, Placement::HybridNorm {}]);
     }
 }

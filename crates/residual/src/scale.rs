@@ -1,3 +1,4 @@
+use crate::constants::nfnet_betas;
 use crate::{About, Site};
 use serde::{Deserialize, Serialize};
 
@@ -36,17 +37,34 @@ pub enum ScaleConfig {
         #[serde(default)]
         init: f64,
     },
+    /// `alpha f(x / beta)`, beta the root of the variance that the stream has if every branch writes variance
+    /// alpha^2: `beta_i = sqrt(1 + i alpha^2)` of the branch i = 0, 1, .. (arXiv:2102.06171, section 2).
+    Nfnet {
+        /// Default 0.2, the paper's.
+        #[serde(default = "default_alpha")]
+        alpha: f64,
+    },
+    /// `s f(x) + b`, s a learned scalar, 1 at init, and scalar biases, 0 at init: b, and one before each linear
+    /// layer and each activation of the branch (arXiv:1901.09321, section 3). With `zero_writers` it starts as
+    /// the identity, as published.
+    Fixup {},
+}
+
+const fn default_alpha() -> f64 {
+    0.2
 }
 
 impl ScaleConfig {
     /// One value of each kind, with its defaults.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::One {},
         Self::Depth {},
         Self::Constant { value: 0.5 },
         Self::LayerScale { init: None },
         Self::ReZero { shared: false },
         Self::SkipInit { init: 0.0 },
+        Self::Nfnet { alpha: default_alpha() },
+        Self::Fixup {},
     ];
 
     /// Name, formula and source.
@@ -59,6 +77,16 @@ impl ScaleConfig {
                 "skip_init",
                 "alpha f(x), alpha a learned scalar, 0 at init unless given",
                 "arXiv:2002.10444 section 3",
+            ),
+            Self::Nfnet { .. } => (
+                "nfnet",
+                "alpha f(x / beta), beta = sqrt(1 + i alpha^2) the stream's analytic rms before branch i",
+                "arXiv:2102.06171 section 2",
+            ),
+            Self::Fixup {} => (
+                "fixup",
+                "s f(x) + b, s a learned scalar, 1 at init; scalar biases before each linear layer and activation",
+                "arXiv:1901.09321 section 3",
             ),
             Self::LayerScale { .. } => {
                 ("layer_scale", "lambda * f(x), lambda learned per channel, small at init", "arXiv:2103.17239 eq. 4")
@@ -74,7 +102,7 @@ impl ScaleConfig {
         match self {
             Self::LayerScale { init: None } => Self::LayerScale { init: Some(layer_scale_init(layers)) },
             Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => self,
-            Self::Constant { .. } | Self::SkipInit { .. } => self,
+            Self::Constant { .. } | Self::SkipInit { .. } | Self::Nfnet { .. } | Self::Fixup {} => self,
         }
     }
 
@@ -87,8 +115,11 @@ impl ScaleConfig {
             Self::Constant { value } if !(value != 0.0 && value.is_finite()) => {
                 Err(format!("value = {value} must be a number other than 0"))
             }
+            Self::Nfnet { alpha } if !(alpha > 0.0 && alpha.is_finite()) => {
+                Err(format!("alpha = {alpha} must be a positive number"))
+            }
             Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => Ok(()),
-            Self::Constant { .. } | Self::SkipInit { .. } => Ok(()),
+            Self::Constant { .. } | Self::SkipInit { .. } | Self::Nfnet { .. } | Self::Fixup {} => Ok(()),
         }
     }
 
@@ -103,6 +134,7 @@ impl ScaleConfig {
             Self::ReZero { .. } => true,
             Self::SkipInit { init } | Self::LayerScale { init: Some(init) } => init == 0.0,
             Self::One {} | Self::Depth {} | Self::Constant { .. } | Self::LayerScale { init: None } => false,
+            Self::Nfnet { .. } | Self::Fixup {} => false,
         }
     }
 
@@ -111,8 +143,13 @@ impl ScaleConfig {
         match self {
             Self::Depth {} => true,
             Self::One {} | Self::LayerScale { .. } | Self::ReZero { .. } => false,
-            Self::Constant { .. } | Self::SkipInit { .. } => false,
+            Self::Constant { .. } | Self::SkipInit { .. } | Self::Nfnet { .. } | Self::Fixup {} => false,
         }
+    }
+
+    /// Whether the branch has a scalar bias before each linear layer and each activation.
+    pub fn has_scalar_biases(self) -> bool {
+        matches!(self, Self::Fixup {})
     }
 
     /// The fixed factor of the branch.
@@ -120,7 +157,20 @@ impl ScaleConfig {
         match self {
             Self::Depth {} => (2.0 * site.layers as f64).powf(-0.5),
             Self::Constant { value } => value,
+            Self::Nfnet { alpha } => alpha,
             Self::One {} | Self::LayerScale { .. } | Self::ReZero { .. } | Self::SkipInit { .. } => 1.0,
+            Self::Fixup {} => 1.0,
+        }
+    }
+
+    /// What the branch's input is divided by.
+    pub(crate) fn divisor(self, site: Site) -> f64 {
+        match self {
+            Self::Nfnet { alpha } => {
+                let branch = 2 * site.layer + site.branch as usize;
+                nfnet_betas(alpha, &[branch + 1])[branch]
+            }
+            _ => 1.0,
         }
     }
 
@@ -135,7 +185,8 @@ impl ScaleConfig {
             // The block has it.
             Self::ReZero { shared: true } => None,
             Self::SkipInit { init } => Some(vec![init as f32]),
-            Self::One {} | Self::Depth {} | Self::Constant { .. } => None,
+            Self::Fixup {} => Some(vec![1.0]),
+            Self::One {} | Self::Depth {} | Self::Constant { .. } | Self::Nfnet { .. } => None,
         }
     }
 }

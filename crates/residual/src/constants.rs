@@ -1,0 +1,174 @@
+//! Constants by depth that papers give for encoders and decoders, as numbers.
+
+/// The constants of DeepNorm (arXiv:2203.00555, table of section 3.2): alpha multiplies the stream, beta is
+/// the gain of Xavier-normal value, output and MLP weights. `layers` counts blocks: attention (in an
+/// encoder-decoder's decoder, both attentions) and MLP are one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeepNorm {
+    /// alpha = (2N)^(1/4), beta = (8N)^(-1/4).
+    EncoderOnly {
+        /// N.
+        layers: usize,
+    },
+    /// alpha = (2M)^(1/4), beta = (8M)^(-1/4).
+    DecoderOnly {
+        /// M.
+        layers: usize,
+    },
+    /// Encoder alpha = 0.81 (N^4 M)^(1/16), beta = 0.87 (N^4 M)^(-1/16); decoder alpha = (3M)^(1/4),
+    /// beta = (12M)^(-1/4).
+    EncoderDecoder {
+        /// N.
+        encoder: usize,
+        /// M.
+        decoder: usize,
+    },
+}
+
+impl DeepNorm {
+    /// (alpha, beta) of the encoder, if there is one.
+    pub fn encoder(self) -> Option<(f64, f64)> {
+        match self {
+            Self::EncoderOnly { layers } => Some(single(layers)),
+            Self::DecoderOnly { .. } => None,
+            Self::EncoderDecoder { encoder, decoder } => {
+                let size = ((encoder as f64).powi(4) * decoder as f64).powf(1.0 / 16.0);
+                Some((0.81 * size, 0.87 / size))
+            }
+        }
+    }
+
+    /// (alpha, beta) of the decoder, if there is one.
+    pub fn decoder(self) -> Option<(f64, f64)> {
+        match self {
+            Self::DecoderOnly { layers } => Some(single(layers)),
+            Self::EncoderOnly { .. } => None,
+            Self::EncoderDecoder { decoder, .. } => {
+                let m = decoder as f64;
+                Some(((3.0 * m).powf(0.25), (12.0 * m).powf(-0.25)))
+            }
+        }
+    }
+}
+
+fn single(layers: usize) -> (f64, f64) {
+    let n = layers as f64;
+    ((2.0 * n).powf(0.25), (8.0 * n).powf(-0.25))
+}
+
+/// Sub-LN's gain of value, output and MLP weights in an encoder or a decoder alone: `sqrt(ln 2N)`
+/// (arXiv:2210.06423, table 2). Below 1 for one block.
+pub fn sub_norm_gain(layers: usize) -> f64 {
+    (2.0 * layers as f64).ln().sqrt()
+}
+
+/// Sub-LN's gains in an encoder of N and a decoder of M blocks: `sqrt(ln(3M) ln(2N) / 3)` and `sqrt(ln 3M)`
+/// (arXiv:2210.06423, table 2).
+pub fn sub_norm_gains(encoder: usize, decoder: usize) -> (f64, f64) {
+    let (n, m) = ((2.0 * encoder as f64).ln(), (3.0 * decoder as f64).ln());
+    ((m * n / 3.0).sqrt(), m.sqrt())
+}
+
+/// NFNets' beta of every block of stages of the given depths: the root of the stream's analytic variance,
+/// which grows by `alpha^2` a block and starts anew at `1 + alpha^2` behind the first block of each later stage,
+/// where the shortcut too reads the scaled input (arXiv:2102.06171, section 2). The input of a block is divided
+/// by it. A Transformer is one stage, whose blocks are its branches.
+pub fn nfnet_betas(alpha: f64, stages: &[usize]) -> Vec<f64> {
+    let mut betas = Vec::new();
+    let mut variance = 1.0;
+    for depth in stages {
+        for block in 0..*depth {
+            betas.push(f64::sqrt(variance));
+            variance = if block == 0 { 1.0 } else { variance } + alpha * alpha;
+        }
+    }
+    betas
+}
+
+/// u-muP's tau of branch `index` (from 0; even ones are attention) of `layers` blocks (arXiv:2407.17465,
+/// appendix F): the stream becomes `x / sqrt(1 + tau^2) + f(x) tau / sqrt(1 + tau^2)`. `alpha` is what
+/// all branches of one kind add up to at the end, in units of the embedding, `ratio` that of attention to MLP; both
+/// are 1 by default.
+pub fn u_mup_tau(index: usize, layers: usize, alpha: f64, ratio: f64) -> f64 {
+    let mlp = alpha * (2.0 / (1.0 + ratio * ratio)).sqrt();
+    let attention = ratio * mlp;
+    let own = if index.is_multiple_of(2) { attention } else { mlp };
+    let (attentions, mlps) = (index.div_ceil(2) as f64, (index / 2) as f64);
+    own / (layers as f64 + attentions * attention * attention + mlps * mlp * mlp).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-6
+    }
+
+    #[test]
+    fn deep_norm_has_the_papers_constants() {
+        for (layers, alpha, beta) in
+            [(1, 1.189207, 0.594604), (6, 1.861210, 0.379918), (24, 2.632148, 0.268642), (1000, 6.687403, 0.105737)]
+        {
+            let (a, b) = DeepNorm::DecoderOnly { layers }.decoder().unwrap();
+            assert!(close(a, alpha) && close(b, beta));
+            assert_eq!(DeepNorm::EncoderOnly { layers }.encoder(), Some((a, b)));
+        }
+        for (encoder, decoder, [ea, eb, da, db]) in [
+            (6, 6, [1.417938, 0.496989, 2.059767, 0.343295]),
+            (18, 18, [1.998746, 0.352571, 2.710806, 0.260847]),
+            (12, 3, [1.614732, 0.436419, 1.732051, 0.408248]),
+        ] {
+            let both = DeepNorm::EncoderDecoder { encoder, decoder };
+            let ((a, b), (c, d)) = (both.encoder().unwrap(), both.decoder().unwrap());
+            assert!(close(a, ea) && close(b, eb) && close(c, da) && close(d, db));
+        }
+        assert_eq!(DeepNorm::DecoderOnly { layers: 2 }.encoder(), None);
+        assert_eq!(DeepNorm::EncoderOnly { layers: 2 }.decoder(), None);
+    }
+
+    #[test]
+    fn sub_norm_has_the_papers_gains() {
+        for (layers, gain) in [(1, 0.832555), (6, 1.576359), (24, 1.967537), (48, 2.136434)] {
+            assert!(close(sub_norm_gain(layers), gain));
+        }
+        let ((e6, d6), (e12, d12)) = (sub_norm_gains(6, 6), sub_norm_gains(12, 12));
+        assert!(close(e6, 1.547288) && close(d6, 1.700109) && close(e12, 1.948385) && close(d12, 1.893018));
+    }
+
+    #[test]
+    fn nfnet_betas_are_those_of_the_authors_network() {
+        let beta = [
+            1.0, 0.980581, 0.980581, 0.96225, 0.980581, 0.96225, 0.944911, 0.928477, 0.912871, 0.898027, 0.980581,
+            0.96225,
+        ];
+        let ours = nfnet_betas(0.2, &[1, 2, 6, 3]);
+        assert_eq!(ours.len(), beta.len());
+        for (i, (ours, theirs)) in ours.into_iter().zip(beta).enumerate() {
+            assert!(close(1.0 / ours, theirs), "block {i}: {}", 1.0 / ours);
+        }
+    }
+
+    #[test]
+    fn tau_is_that_of_the_authors_code() {
+        let cases: [(f64, f64, [f64; 8]); 2] = [
+            (1.0, 1.0, [0.5, 0.447214, 0.408248, 0.377964, 0.353553, 0.333333, 0.316228, 0.301511]),
+            (0.5, 0.25, [0.085749, 0.341743, 0.080845, 0.322329, 0.076696, 0.305888, 0.073127, 0.29173]),
+        ];
+        for (alpha, ratio, want) in cases {
+            for (i, want) in want.into_iter().enumerate() {
+                assert!(close(u_mup_tau(i, 4, alpha, ratio), want), "{alpha} {ratio} {i}");
+            }
+        }
+        assert!(close(u_mup_tau(0, 2, 1.0, 1.0), 0.5f64.sqrt()));
+        // With alpha = 1 attention and MLP have each written as much as the embedding.
+        let layers = 6;
+        let (mut stream, mut written) = (1.0f64, 0.0f64);
+        for i in 0..2 * layers {
+            let tau = u_mup_tau(i, layers, 1.0, 1.0);
+            let keep = 1.0 / (1.0 + tau * tau);
+            (stream, written) = (stream * keep, written * keep + tau * tau * keep);
+        }
+        assert!((2.0 * stream - written).abs() < 1e-9);
+    }
+}
