@@ -1,6 +1,7 @@
-use crate::linear::Linear;
+use crate::linear::{Linear, ScalarBiases};
 use crate::position::Rotary;
-use burn::module::Module;
+use crate::qk_norm::{QkNorm, heads};
+use burn::module::{Module, Param};
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Tensor, module};
 use unitgain_norms::Norm;
@@ -40,14 +41,17 @@ pub(crate) struct Attention {
     pub(crate) key: Linear,
     pub(crate) value: Linear,
     pub(crate) out: Linear,
-    pub(crate) query_norm: Norm,
-    pub(crate) key_norm: Norm,
+    pub(crate) qk_norm: QkNorm,
+    pub(crate) value_norm: Norm,
+    /// Learned factor of each head's output, `[heads]`.
+    pub(crate) head_scale: Option<Param<Tensor<1>>>,
     /// Before the output projection.
     pub(crate) inner_norm: Norm,
+    /// Before the projections, and before the output projection.
+    pub(crate) biases: ScalarBiases,
     pub(crate) rotary: Option<Rotary>,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
-    pub(crate) scale: f64,
     /// 0 is none.
     pub(crate) softcap: f64,
 }
@@ -62,22 +66,14 @@ impl Attention {
         cache: Option<&mut Option<KeysValues>>,
     ) -> Tensor<2> {
         let rows = x.dims()[0];
-        let split = |y: Tensor<2>, heads: usize, norm: Option<&Norm>| {
-            let head_dim = y.dims()[1] / heads;
-            let y = y.reshape([batch, rows / batch, heads, head_dim]);
-            let y = match norm {
-                Some(norm) => norm.forward(y),
-                None => y,
-            };
-            y.swap_dims(1, 2)
-        };
-        let turn = |y| match &self.rotary {
+        let x = self.biases.add(0, x);
+        let turn = |y: Tensor<4>| match &self.rotary {
             Some(rotary) => rotary.forward(y, start),
             None => y,
         };
-        let q = turn(split(self.query.forward(x.clone()), self.heads, Some(&self.query_norm)));
-        let k = turn(split(self.key.forward(x.clone()), self.kv_heads, Some(&self.key_norm)));
-        let v = split(self.value.forward(x), self.kv_heads, None);
+        let q = turn(self.qk_norm.query(self.query.forward(x.clone()), batch, self.heads).swap_dims(1, 2));
+        let k = turn(self.qk_norm.key(self.key.forward(x.clone()), batch, self.kv_heads).swap_dims(1, 2));
+        let v = self.value_norm.forward(heads(self.value.forward(x), batch, self.kv_heads)).swap_dims(1, 2);
         let (k, v) = match cache {
             Some(cache) => {
                 let (k, v) = match cache.take() {
@@ -89,13 +85,18 @@ impl Attention {
             None => (k, v),
         };
         let options = AttentionModuleOptions {
-            scale: Some(self.scale),
+            scale: Some(self.qk_norm.scale()),
             softcap: (self.softcap > 0.0).then_some(self.softcap),
             is_causal: true,
         };
         let y = module::attention(q, self.per_query(k), self.per_query(v), None, None, options);
+        let y = match &self.head_scale {
+            Some(scale) => y * scale.val().reshape([1, self.heads, 1, 1]),
+            None => y,
+        };
         let width = self.heads * y.dims()[3];
-        self.out.forward(self.inner_norm.forward(y.swap_dims(1, 2).reshape([rows, width])))
+        let y = self.inner_norm.forward_rows(y.swap_dims(1, 2).reshape([rows, width]), batch);
+        self.out.forward(self.biases.add(1, y))
     }
 
     /// Repeats each key/value head for the queries of its group.

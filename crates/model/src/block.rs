@@ -3,7 +3,7 @@ use crate::mlp::Mlp;
 use burn::module::{Module, Param};
 use burn::nn::Dropout;
 use burn::tensor::Tensor;
-use unitgain_residual::Residual;
+use unitgain_residual::{Residual, Stream};
 
 /// Attention and MLP, each joined to the stream by its residual connection.
 #[derive(Module, Debug)]
@@ -18,14 +18,9 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// `x` is the stream, `[batch * time, width]`.
-    pub(crate) fn forward(
-        &self,
-        x: Tensor<2>,
-        batch: usize,
-        start: usize,
-        cache: Option<&mut Option<KeysValues>>,
-    ) -> Tensor<2> {
+    /// The stream behind the block.
+    pub(crate) fn forward(&self, stream: Stream, start: usize, cache: Option<&mut Option<KeysValues>>) -> Stream {
+        let sequences = stream.sequences;
         let written = |y: Tensor<2>| {
             let y = self.dropout.forward(y);
             match &self.shared_scale {
@@ -33,12 +28,12 @@ impl Block {
                 None => y,
             }
         };
-        let attention = |x| written(self.attention.forward(x, batch, start, cache));
-        let mlp = |x| written(self.mlp.forward(x));
+        let attention = |x| written(self.attention.forward(x, sequences, start, cache));
+        let mlp = |x| written(self.mlp.forward(x, sequences));
         if self.around_attention.placement().is_parallel() {
-            return self.around_attention.forward_parallel(x, attention, &self.around_mlp, mlp);
+            return self.around_attention.forward_parallel(stream, attention, &self.around_mlp, mlp);
         }
-        let x = self.around_attention.forward(x, attention);
-        self.around_mlp.forward(x, mlp)
+        let stream = self.around_attention.forward(stream, attention);
+        self.around_mlp.forward(stream, mlp)
     }
 }

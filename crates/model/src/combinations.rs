@@ -1,8 +1,13 @@
 //! Settings that exclude each other, in one table.
 
-use crate::config::{BranchAxes, ModelConfig, ModelError};
+use crate::axes::BranchAxes;
+use crate::config::{ModelConfig, ModelError};
+use crate::embedding::EmbeddingScale;
+use crate::qk_norm::{AttentionScale, QkNormOver};
 use unitgain_init::Scheme;
 use unitgain_mup::Parametrization;
+use unitgain_norms::NormConfig;
+use unitgain_norms::weight::WeightNormConfig;
 use unitgain_residual::{Branch, Placement, Position, ScaleConfig};
 
 /// What happens to a model that a rule applies to.
@@ -36,14 +41,14 @@ pub static RULES: &[Rule] = &[
         reason: "DeepNorm's beta is the gain of Xavier-normal weights and already sets the size of a branch by depth; \
                  gpt2's 1/sqrt(2L) would do so a second time",
         fix: "Leave init out, or set init = \"xavier\"",
-        applies: |c| any(c, |b| b.placement == Placement::DeepNorm) && scheme(c).counts_depth(),
+        applies: |c| any(c, |b| b.placement == Placement::DeepNorm {}) && scheme(c).counts_depth(),
     },
     Rule {
         pair: "placement = \"deep_norm\" and scale = \"depth\"",
         verdict: Verdict::Refuse,
         reason: "DeepNorm's alpha and beta already set the size of a branch by depth; 1/sqrt(2L) would do so a second time",
         fix: "Set scale = \"one\"",
-        applies: |c| any(c, |b| b.placement == Placement::DeepNorm && b.scale.counts_depth()),
+        applies: |c| any(c, |b| b.placement == Placement::DeepNorm {} && b.scale.counts_depth()),
     },
     Rule {
         pair: "placement = \"scaled_pre_norm\" or \"sub_norm\" and init = \"gpt2\" or scale = \"depth\"",
@@ -53,7 +58,7 @@ pub static RULES: &[Rule] = &[
         fix: "Leave init and scale out",
         applies: |c| {
             any(c, |b| {
-                matches!(b.placement, Placement::ScaledPreNorm | Placement::SubNorm)
+                matches!(b.placement, Placement::ScaledPreNorm {} | Placement::SubNorm {})
                     && (b.scale.counts_depth() || scheme(c).counts_depth())
             })
         },
@@ -70,7 +75,7 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Refuse,
         reason: "without its norm, alpha > 1 multiplies the stream in every branch and it overflows",
         fix: "Set norm = \"layer_norm\", or placement = \"pre_norm\" for a norm-free stream",
-        applies: |c| any(c, |b| b.placement == Placement::DeepNorm && b.norm.is_none()),
+        applies: |c| any(c, |b| b.placement == Placement::DeepNorm {} && b.norm.is_none()),
     },
     Rule {
         pair: "a parallel placement of one branch and another placement of the other",
@@ -91,6 +96,127 @@ pub static RULES: &[Rule] = &[
         applies: |c| c.zero_writers && any(c, |b| b.scale.starts_at_zero()),
     },
     Rule {
+        pair: "zero_writers = true and a norm behind the branch that has no gain",
+        verdict: Verdict::Refuse,
+        reason: "there the last factor of the branch is the norm, and l2_norm and norms with gain = false have nothing \
+                 that could start at 0",
+        fix: "Leave zero_writers out, or take a norm with a gain",
+        applies: |c| c.zero_writers && any(c, |b| b.has_norm_at(Position::AfterBranch) && !b.norm.has_gain()),
+    },
+    Rule {
+        pair: "zero_writers = true and weight_norm = \"weight_norm\"",
+        verdict: Verdict::Refuse,
+        reason: "a weight of length 0 has no direction",
+        fix: "Leave zero_writers out, or set weight_norm = \"scaled_weight_standardization\", whose gain can start at 0",
+        applies: |c| {
+            let writes = any(c, |b| !b.has_norm_at(Position::AfterBranch));
+            c.zero_writers && writes && c.weight_norm == WeightNormConfig::WeightNorm {}
+        },
+    },
+    Rule {
+        pair: "weight_norm and parametrization = \"mup\"",
+        verdict: Verdict::Refuse,
+        reason: "muP's table scales the init and the learning rate of a weight, and says nothing of one that is split \
+                 into a length and a direction or whose size is divided out",
+        fix: "Set weight_norm = \"none\", or parametrization = \"standard\"",
+        applies: |c| {
+            c.weight_norm != (WeightNormConfig::None {}) && matches!(c.parametrization, Parametrization::Mup { .. })
+        },
+    },
+    Rule {
+        pair: "placement = \"hybrid_norm\" or \"hybrid_norm_star\" and qk_norm",
+        verdict: Verdict::Refuse,
+        reason: "HybridNorm already normalizes queries, keys and values, with the norm of the block",
+        fix: "Leave qk_norm and qk_norm_over out",
+        applies: |c| {
+            let is_given = !c.qk_norm.is_none() || c.qk_norm_over == QkNormOver::Width;
+            is_given && any(c, |b| b.placement.qkv_norm())
+        },
+    },
+    Rule {
+        pair: "placement = \"res_dual\" in some branches and another placement in others",
+        verdict: Verdict::Refuse,
+        reason: "the second stream is the sum of all branches, and the head reads it",
+        fix: "Set res_dual for the whole model",
+        applies: |c| any(c, |b| b.placement.is_dual()) && any(c, |b| !b.placement.is_dual()),
+    },
+    Rule {
+        pair: "qk_norm = \"instance_norm\", or \"group_norm\" with over_time",
+        verdict: Verdict::Refuse,
+        reason: "a head is normalized token by token",
+        fix: "Set qk_norm to a norm of one token",
+        applies: |c| {
+            c.qk_norm.needs_the_sequence() || any(c, |b| b.placement.qkv_norm() && b.norm.needs_the_sequence())
+        },
+    },
+    Rule {
+        pair: "scale = \"fixup\" and a norm",
+        verdict: Verdict::Refuse,
+        reason: "Fixup (arXiv:1901.09321) is a way to train without norms",
+        fix: "Set placement = \"none\"",
+        applies: |c| any(c, |b| matches!(b.scale, ScaleConfig::Fixup {}) && b.has_norms()),
+    },
+    Rule {
+        pair: "scale = \"fixup\" and weight_norm = \"scaled_weight_standardization\"",
+        verdict: Verdict::Refuse,
+        reason: "the weights of a standardized unit sum to 0, so that a scalar bias in front of it changes nothing, and \
+                 Fixup's init has no effect",
+        fix: "Set weight_norm = \"none\", or scale = \"nfnet\"",
+        applies: |c| {
+            let standardized = matches!(c.weight_norm, WeightNormConfig::ScaledWeightStandardization { .. });
+            standardized && any(c, |b| b.scale.has_scalar_biases())
+        },
+    },
+    Rule {
+        pair: "scale = \"nfnet\" and a norm",
+        verdict: Verdict::Warn,
+        reason: "beta is the rms of a stream that no norm touches; in front of a normalized input it only shrinks the \
+                 branch with depth",
+        fix: "Set placement = \"none\", and weight_norm = \"scaled_weight_standardization\" as in NFNets",
+        applies: |c| any(c, |b| matches!(b.scale, ScaleConfig::Nfnet { .. }) && b.has_norms()),
+    },
+    Rule {
+        pair: "a norm over the batch or the sequence (batch_norm, instance_norm, group_norm with over_time)",
+        verdict: Verdict::Warn,
+        reason: "its statistics are also those of later tokens, so that a causal model sees what it is to predict: its \
+                 loss is no language model's loss",
+        fix: "Take a norm of one token, or read the loss as that of a model that may look ahead",
+        applies: |c| c.norms().any(|norm| norm.sees_the_future()),
+    },
+    Rule {
+        pair: "norm = \"dyt\" and an embedding that has no learned scale",
+        verdict: Verdict::Warn,
+        reason: "DyT does not divide by the size of what it reads; its authors' language models scale the embedding by a \
+                 learned number, sqrt(d_model) at the start, and others report divergence without (arXiv:2503.10622)",
+        fix: "Leave embedding_scale out",
+        applies: |c| {
+            let learned = matches!(c.embedding_scale, Some(EmbeddingScale::Learned { .. }));
+            !learned && any(c, |b| b.norm.learns_embedding_scale())
+        },
+    },
+    Rule {
+        pair: "placement = \"mix_norm\" and fewer blocks than make one post_norm block",
+        verdict: Verdict::Warn,
+        reason: "fraction of the blocks is rounded down to none, and what is left is pre_norm",
+        fix: "Set placement = { kind = \"mix_norm\", fraction = .. } to at least 1 / n_layers",
+        applies: |c| {
+            c.placements().any(|placement| {
+                let is_pre = |layer| placement.at(layer, c.n_layers) == Placement::PreNorm {};
+                matches!(placement, Placement::MixNorm { .. }) && (0..c.n_layers).all(is_pre)
+            })
+        },
+    },
+    Rule {
+        pair: "qk_norm = \"l2_norm\" and attention_scale = \"head_dim\"",
+        verdict: Verdict::Warn,
+        reason: "the product of two unit vectors is at most 1, and divided by sqrt(head_dim) attention is uniform",
+        fix: "Leave attention_scale out, or set it to a number such as 10",
+        applies: |c| {
+            let is_l2 = matches!(c.qk_norm, NormConfig::L2Norm { .. });
+            is_l2 && c.attention_scale == Some(AttentionScale::HeadDim {})
+        },
+    },
+    Rule {
         pair: "placement = \"peri_norm\" and embedding_norm = \"none\"",
         verdict: Verdict::Refuse,
         reason: "Peri-LN is the sandwich with a norm of the embedding",
@@ -105,7 +231,10 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Refuse,
         reason: "the last block already ends in a norm, and a second one right after it normalizes twice",
         fix: "Leave final_norm out",
-        applies: |c| c.final_norm == Some(true) && last(c).has_norm_at(Position::OnStream),
+        applies: |c| {
+            let closes = last(c).has_norm_at(Position::OnStream) && !last(c).placement.is_dual();
+            c.final_norm == Some(true) && closes
+        },
     },
     Rule {
         pair: "final_norm = true and norm = \"none\"",
@@ -126,7 +255,7 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Warn,
         reason: "the paper derives beta as the gain of Xavier-normal weights",
         fix: "Leave init out",
-        applies: |c| any(c, |b| b.placement == Placement::DeepNorm) && !matches!(scheme(c), Scheme::Xavier { .. }),
+        applies: |c| any(c, |b| b.placement == Placement::DeepNorm {}) && !matches!(scheme(c), Scheme::Xavier { .. }),
     },
     Rule {
         pair: "scale = \"re_zero\" and a norm",
@@ -151,7 +280,7 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Warn,
         reason: "without its norms the placement is little more than x + f(x), and its name promises something else",
         fix: "Set placement = \"none\"",
-        applies: |c| any(c, |b| b.norm.is_none() && !matches!(b.placement, Placement::PreNorm | Placement::None)),
+        applies: |c| any(c, |b| b.norm.is_none() && !matches!(b.placement, Placement::PreNorm {} | Placement::None {})),
     },
     Rule {
         pair: "parametrization = \"mup\" and base_width = d_model",

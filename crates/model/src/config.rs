@@ -1,12 +1,16 @@
+use crate::axes::BlockConfig;
 use crate::combinations::{self, Rule};
+use crate::embedding::EmbeddingScale;
 use crate::mlp::Activation;
 use crate::position::Position;
+use crate::qk_norm::{AttentionScale, QkNormOver};
 use crate::shorthand;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use unitgain_init::Scheme;
 use unitgain_mup::{Parametrization, Shape};
 use unitgain_norms::NormConfig;
+use unitgain_norms::weight::WeightNormConfig;
 use unitgain_residual::{Branch, Placement, Position as NormPosition, ScaleConfig};
 
 /// What is wrong with a model's configuration.
@@ -73,15 +77,23 @@ pub struct ModelConfig {
     pub tie_embeddings: bool,
     /// Probability of zeroing, of the embedding and of what each branch writes. Default 0.
     pub dropout: f64,
-    /// Factor of the token embedding. Default 1.
-    pub embedding_scale: f64,
+    /// Factor of the token embedding. Default 1, and `learned` where the norm of the stream is `dyt`, whose
+    /// authors' models do not train without.
+    #[serde(deserialize_with = "shorthand::optional_number", skip_serializing_if = "Option::is_none")]
+    pub embedding_scale: Option<EmbeddingScale>,
     /// Norm of the embedding, positions included. Default `none`, and `norm` with `peri_norm`, which
     /// asks for one.
     #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub embedding_norm: Option<NormConfig>,
-    /// Norm of each query and key head, before RoPE. Default `none`.
+    /// Norm of queries and keys, before RoPE. Default `none`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub qk_norm: NormConfig,
+    /// What `qk_norm` normalizes. Default `head`.
+    pub qk_norm_over: QkNormOver,
+    /// What `q.k` is multiplied by. Default `head_dim`, and `learned` where `qk_norm` is `l2_norm`, which
+    /// bounds `q.k` by 1.
+    #[serde(deserialize_with = "shorthand::optional_number", skip_serializing_if = "Option::is_none")]
+    pub attention_scale: Option<AttentionScale>,
     /// c in `c tanh(z / c)` of the attention logits (arXiv:2408.00118). Default 0: none.
     pub attention_softcap: f64,
     /// c in `c tanh(z / c)` of the output logits. Default 0: none.
@@ -89,10 +101,14 @@ pub struct ModelConfig {
     /// Norm of the stream and the branches. Default `layer_norm`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub norm: NormConfig,
+    /// Norm of the weights of the blocks' linear layers. Default `none`.
+    #[serde(deserialize_with = "shorthand::kind_or_table")]
+    pub weight_norm: WeightNormConfig,
     /// Where the norms sit. Default `pre_norm`.
+    #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub placement: Placement,
     /// Where the norms of the MLP's branch sit. Default: as those of attention, `placement`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub mlp_placement: Option<Placement>,
     /// How strongly a branch writes. Default `one`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
@@ -106,8 +122,13 @@ pub struct ModelConfig {
     /// `scaled_pre_norm`, and `scale = "depth"`.
     #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub init: Option<Scheme>,
-    /// Whether the weights that write the stream start at 0, so that every block starts as the identity
-    /// of its placement (arXiv:1706.02677 for the last norm gain; here the weight itself). Default false.
+    /// Whether each head's output has a learned scale, 1 at the start (arXiv:2110.09456). Default: with
+    /// `normformer` alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head_scale: Option<bool>,
+    /// Whether the last factor of each branch starts at 0, so that every block starts as what its placement
+    /// makes of nothing: the gain of a norm behind the branch where there is one (arXiv:1706.02677, section
+    /// 5.1), else the gain of a standardized weight, else the weight that writes the stream. Default false.
     pub zero_writers: bool,
     /// How init, multipliers and learning rates depend on width. Default `standard`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
@@ -115,32 +136,6 @@ pub struct ModelConfig {
     /// Blocks that differ from the rest.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub block: Vec<BlockConfig>,
-}
-
-/// Placement, norm or scale of some blocks.
-///
-/// ```toml
-/// [[model.block]]
-/// range = [0, 4]
-/// placement = "post_norm"
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BlockConfig {
-    /// First block, counted from 0, and the one after the last.
-    pub range: [usize; 2],
-    /// Default: that of the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub placement: Option<Placement>,
-    /// Default: `placement` of this range if it is given, else that of the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mlp_placement: Option<Placement>,
-    /// Default: that of the model.
-    #[serde(default, deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
-    pub norm: Option<NormConfig>,
-    /// Default: that of the model.
-    #[serde(default, deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
-    pub scale: Option<ScaleConfig>,
 }
 
 impl Default for ModelConfig {
@@ -160,47 +155,25 @@ impl Default for ModelConfig {
             attention_bias: None,
             tie_embeddings: true,
             dropout: 0.0,
-            embedding_scale: 1.0,
+            embedding_scale: None,
             embedding_norm: None,
             qk_norm: NormConfig::None {},
+            qk_norm_over: QkNormOver::Head,
+            attention_scale: None,
             attention_softcap: 0.0,
             logit_softcap: 0.0,
             norm: NormConfig::layer_norm(),
-            placement: Placement::PreNorm,
+            weight_norm: WeightNormConfig::None {},
+            placement: Placement::PreNorm {},
             mlp_placement: None,
             scale: ScaleConfig::One {},
             final_norm: None,
             init: None,
+            head_scale: None,
             zero_writers: false,
             parametrization: Parametrization::Standard {},
             block: Vec::new(),
         }
-    }
-}
-
-/// Largest size of anything: far above what can be trained, far below what overflows.
-const MOST: usize = 1 << 20;
-/// Most parameters: 64 GB of weights, before gradients and optimizer.
-const MOST_PARAMETERS: f64 = 1.6e10;
-
-/// The axes of one branch.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct BranchAxes {
-    pub(crate) branch: Branch,
-    pub(crate) placement: Placement,
-    pub(crate) norm: NormConfig,
-    pub(crate) scale: ScaleConfig,
-}
-
-impl BranchAxes {
-    /// Whether there are norms around the branch.
-    pub(crate) fn has_norms(self) -> bool {
-        !self.norm.is_none() && !self.placement.norms(self.branch).is_empty()
-    }
-
-    /// Whether a norm stands there.
-    pub(crate) fn has_norm_at(self, position: NormPosition) -> bool {
-        !self.norm.is_none() && self.placement.norms(self.branch).contains(&position)
     }
 }
 
@@ -230,8 +203,17 @@ impl ModelConfig {
         c.parametrization = c.parametrization.resolved(Shape { width: c.d_model, head_dim });
         let asking = c.branches().find(|b| b.placement.embedding_norm()).map(|b| b.norm);
         c.embedding_norm.get_or_insert(asking.unwrap_or(NormConfig::None {}));
+        let scale = match c.branches().any(|b| b.norm.learns_embedding_scale()) {
+            true => EmbeddingScale::Learned { init: None },
+            false => EmbeddingScale::Constant { value: 1.0 },
+        };
+        c.embedding_scale = Some(c.embedding_scale.unwrap_or(scale).resolved(c.d_model));
+        c.attention_scale =
+            Some(c.attention_scale.unwrap_or_else(|| AttentionScale::of(&c.qk_norm)).resolved(c.context));
+        c.check_widths()?;
         let last = c.axes(c.n_layers - 1, Branch::Mlp);
-        let is_open = last.placement != Placement::None && !last.has_norm_at(NormPosition::OnStream);
+        let is_closed = last.has_norm_at(NormPosition::OnStream) && !last.placement.is_dual();
+        let is_open = last.placement != Placement::None {} && !is_closed;
         c.final_norm.get_or_insert(is_open && !c.norm.is_none());
         let counts_depth = c.branches().any(|b| b.placement.counts_depth() || b.scale.counts_depth());
         c.init.get_or_insert(if counts_depth { Scheme::xavier() } else { Scheme::gpt2() });
@@ -246,151 +228,8 @@ impl ModelConfig {
     pub fn warnings(&self) -> Result<Vec<&'static Rule>, ModelError> {
         Ok(combinations::warned(&self.resolved()?))
     }
-
-    /// Width and head size.
-    pub(crate) fn shape(&self) -> Shape {
-        Shape { width: self.d_model, head_dim: self.head_dim.unwrap_or(self.d_model / self.n_heads) }
-    }
-
-    /// The axes of a branch of block `layer`, overrides applied.
-    pub(crate) fn axes(&self, layer: usize, branch: Branch) -> BranchAxes {
-        let own = self.block.iter().find(|b| (b.range[0]..b.range[1]).contains(&layer));
-        let both = own.and_then(|b| b.placement);
-        let of_mlp = own.and_then(|b| b.mlp_placement).or(both).or(self.mlp_placement);
-        let placement = match branch {
-            Branch::Attention => both,
-            Branch::Mlp => of_mlp,
-        };
-        BranchAxes {
-            branch,
-            placement: placement.unwrap_or(self.placement),
-            norm: own.and_then(|b| b.norm).unwrap_or(self.norm),
-            scale: own.and_then(|b| b.scale).unwrap_or(self.scale),
-        }
-    }
-
-    /// The axes of every branch, from the first to the last.
-    pub(crate) fn branches(&self) -> impl Iterator<Item = BranchAxes> {
-        let of = |layer| [Branch::Attention, Branch::Mlp].map(|branch| self.axes(layer, branch));
-        (0..self.n_layers).flat_map(of)
-    }
-
-    fn check_sizes(&self) -> Result<(), ModelError> {
-        let sizes = [
-            ("vocab_size", self.vocab_size),
-            ("context", Some(self.context)),
-            ("d_model", Some(self.d_model)),
-            ("n_layers", Some(self.n_layers)),
-            ("n_heads", Some(self.n_heads)),
-            ("n_kv_heads", self.n_kv_heads),
-            ("head_dim", self.head_dim),
-            ("d_ff", self.d_ff),
-        ];
-        if let Some((key, _)) = sizes.iter().find(|(_, size)| *size == Some(0)) {
-            return Err(value(key, 0, "must be at least 1"));
-        }
-        if let Some((key, Some(size))) = sizes.iter().find(|(_, size)| size.is_some_and(|n| n > MOST)) {
-            return Err(value(key, size, format!("must be at most {MOST}")));
-        }
-        if self.head_dim.is_none() && !self.d_model.is_multiple_of(self.n_heads) {
-            let problem = format!("must be a multiple of n_heads = {}, or set head_dim", self.n_heads);
-            return Err(value("d_model", self.d_model, problem));
-        }
-        Ok(())
-    }
-
-    fn check_values(&self, head_dim: usize) -> Result<(), ModelError> {
-        let kv_heads = self.n_kv_heads.unwrap_or(self.n_heads);
-        if !self.n_heads.is_multiple_of(kv_heads) {
-            return Err(value("n_kv_heads", kv_heads, format!("must divide n_heads = {}", self.n_heads)));
-        }
-        if let Position::Rope { theta } = self.position {
-            if !head_dim.is_multiple_of(2) {
-                let problem = "must be even with position = \"rope\", which turns pairs; change n_heads or head_dim";
-                return Err(value("head_dim", head_dim, problem));
-            }
-            if !(theta > 0.0 && theta.is_finite()) {
-                return Err(value("position.theta", theta, "must be a positive number"));
-            }
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            return Err(value("dropout", self.dropout, "must be a probability from 0 up to, but without, 1"));
-        }
-        if !self.embedding_scale.is_finite() {
-            return Err(value("embedding_scale", self.embedding_scale, "must be a finite number"));
-        }
-        for (key, cap) in [("attention_softcap", self.attention_softcap), ("logit_softcap", self.logit_softcap)] {
-            if !(cap >= 0.0 && cap.is_finite()) {
-                return Err(value(key, cap, "must be a positive number, or 0 for none"));
-            }
-        }
-        let kinds = [
-            ("norm", self.norm.check()),
-            ("embedding_norm", self.embedding_norm.map_or(Ok(()), |norm| norm.check())),
-            ("qk_norm", self.qk_norm.check()),
-            ("scale", self.scale.check()),
-            ("init", self.init.map_or(Ok(()), Scheme::check)),
-            ("parametrization", self.parametrization.check()),
-        ];
-        kinds.into_iter().try_for_each(|(key, checked)| checked.map_err(|problem| setting(key, problem)))
-    }
-
-    /// The matrices alone, by the formula, before any memory is asked for.
-    fn check_parameters(&self) -> Result<(), ModelError> {
-        let size = |n: Option<usize>| n.unwrap_or(0) as f64;
-        let (d, head_dim) = (self.d_model as f64, size(self.head_dim));
-        let attention = 2.0 * d * head_dim * (self.n_heads as f64 + size(self.n_kv_heads));
-        let mlp = d * size(self.d_ff) * if self.activation.is_gated() { 3.0 } else { 2.0 };
-        let tables = d * (2.0 * size(self.vocab_size) + self.context as f64);
-        let parameters = self.n_layers as f64 * (attention + mlp) + tables;
-        match parameters <= MOST_PARAMETERS {
-            true => Ok(()),
-            false => {
-                let problem = format!("makes a model of {parameters:.1e} parameters, more than {MOST_PARAMETERS:.0e}");
-                Err(value("d_model", self.d_model, problem))
-            }
-        }
-    }
-
-    fn check_blocks(&self) -> Result<(), ModelError> {
-        let mut taken = vec![false; self.n_layers];
-        for (i, block) in self.block.iter().enumerate() {
-            let [start, end] = block.range;
-            let shown = format!("[{start}, {end}]");
-            let key = format!("block.{i}.range");
-            if start >= end || end > self.n_layers {
-                let problem = format!(
-                    "must be [first, last + 1] with first < last + 1 <= n_layers = {}; blocks are counted from 0",
-                    self.n_layers
-                );
-                return Err(value(&key, shown, problem));
-            }
-            if let Some(layer) = (start..end).find(|&layer| std::mem::replace(&mut taken[layer], true)) {
-                return Err(value(&key, shown, format!("block {layer} is already in another range")));
-            }
-            let kinds = [
-                ("norm", block.norm.map_or(Ok(()), |norm| norm.check())),
-                ("scale", block.scale.map_or(Ok(()), ScaleConfig::check)),
-            ];
-            for (name, checked) in kinds {
-                checked.map_err(|problem| setting(&format!("block.{i}.{name}"), problem))?;
-            }
-        }
-        Ok(())
-    }
 }
 
 pub(crate) fn value(key: &str, value: impl Display, problem: impl Into<String>) -> ModelError {
     ModelError::Value { key: key.into(), value: value.to_string(), problem: problem.into() }
-}
-
-/// An error of a kind's own settings, whose text is `setting = value must ..`.
-fn setting(key: &str, problem: String) -> ModelError {
-    match problem.split_once(" = ") {
-        Some((name, rest)) => {
-            let (shown, problem) = rest.split_once(' ').unwrap_or((rest, ""));
-            value(&format!("{key}.{name}"), shown, problem)
-        }
-        None => value(key, "", problem),
-    }
 }

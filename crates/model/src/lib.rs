@@ -9,7 +9,7 @@
 //! use burn::tensor::{Device, Int, Tensor};
 //! use unitgain_model::{ModelConfig, Placement};
 //!
-//! let config = ModelConfig { vocab_size: Some(16), placement: Placement::DeepNorm, ..ModelConfig::default() };
+//! let config = ModelConfig { vocab_size: Some(16), placement: Placement::DeepNorm {}, ..ModelConfig::default() };
 //! let device = Device::flex();
 //! let (model, table) = config.build(1, &device)?;
 //! let tokens = Tensor::<2, Int>::zeros([2, 8], &device);
@@ -19,28 +19,36 @@
 //! ```
 
 mod attention;
+mod axes;
 mod block;
+mod check;
 mod combinations;
 mod config;
+mod embedding;
 mod linear;
 mod loss;
 mod mlp;
 mod nursery;
 mod position;
+mod qk_norm;
 pub mod shorthand;
 mod table;
 mod transformer;
 
 pub use attention::Cache;
+pub use axes::BlockConfig;
 pub use combinations::{RULES, Rule, Verdict};
-pub use config::{BlockConfig, ModelConfig, ModelError};
+pub use config::{ModelConfig, ModelError};
+pub use embedding::EmbeddingScale;
 pub use loss::cross_entropy;
 pub use mlp::Activation;
 pub use position::Position;
+pub use qk_norm::{AttentionScale, QkNorm, QkNormOver};
 pub use table::{ParamEntry, ParamTable, Walk};
 pub use transformer::{Point, Transformer};
 
 pub use unitgain_init::{Role, Scheme, Spec};
 pub use unitgain_mup::{Factors, Parametrization, Shape, Update};
+pub use unitgain_norms::weight::WeightNormConfig;
 pub use unitgain_norms::{Norm, NormConfig};
 pub use unitgain_residual::{Placement, ScaleConfig};

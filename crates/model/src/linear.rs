@@ -1,11 +1,14 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, module};
+use unitgain_norms::weight::WeightNorm;
 
-/// `y = multiplier (x W) + b`, with W of shape `[fan_in, fan_out]`.
+/// `y = multiplier (x N(W)) + b`, with W of shape `[fan_in, fan_out]`.
 #[derive(Module, Debug)]
 pub(crate) struct Linear {
     pub(crate) weight: Param<Tensor<2>>,
     pub(crate) bias: Option<Param<Tensor<1>>>,
+    /// What the weight becomes before it is used.
+    pub(crate) norm: WeightNorm,
     /// The parametrization's factor of the weight.
     pub(crate) multiplier: f64,
 }
@@ -14,7 +17,24 @@ impl Linear {
     /// `x` is `[rows, fan_in]`.
     pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
-        module::linear(scaled(x, self.multiplier), self.weight.val(), bias)
+        module::linear(scaled(x, self.multiplier), self.norm.forward(self.weight.val()), bias)
+    }
+}
+
+/// Fixup's learned scalars, each added to what a layer or an activation of a branch reads; none in other
+/// branches.
+#[derive(Module, Debug)]
+pub(crate) struct ScalarBiases {
+    pub(crate) values: Vec<Param<Tensor<1>>>,
+}
+
+impl ScalarBiases {
+    /// `x` with the bias of this index.
+    pub(crate) fn add(&self, index: usize, x: Tensor<2>) -> Tensor<2> {
+        match self.values.get(index) {
+            Some(bias) => x + bias.val().unsqueeze(),
+            None => x,
+        }
     }
 }
 

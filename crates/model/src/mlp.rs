@@ -1,8 +1,9 @@
-use crate::linear::Linear;
+use crate::linear::{Linear, ScalarBiases};
 use burn::module::Module;
 use burn::tensor::{Tensor, activation};
 use serde::{Deserialize, Serialize};
 use unitgain_norms::Norm;
+use unitgain_norms::weight::activation_gain;
 
 /// The MLP's nonlinearity; the gated kinds multiply it with a second projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,19 @@ impl Activation {
         }
     }
 
+    /// What restores variance 1 behind the activation, for Scaled Weight Standardization. Of a gated one the
+    /// mean is 0, so that it is the root of the inverse of E[phi(z)^2].
+    pub(crate) fn gain(self) -> f64 {
+        let of = |name| activation_gain(name).unwrap_or(1.0);
+        match self {
+            Self::Relu => of("relu"),
+            Self::Gelu | Self::GeluTanh => of("gelu"),
+            Self::Silu => of("silu"),
+            Self::SwiGlu => 1.676532,
+            Self::GeGlu => 1.533530,
+        }
+    }
+
     fn forward(self, x: Tensor<2>) -> Tensor<2> {
         match self {
             Self::Relu => activation::relu(x),
@@ -64,16 +78,22 @@ pub(crate) struct Mlp {
     pub(crate) down: Linear,
     /// Before the down projection.
     pub(crate) inner_norm: Norm,
+    /// Before the up projection, the activation and the down projection.
+    pub(crate) biases: ScalarBiases,
     #[module(skip)]
     pub(crate) activation: Activation,
 }
 
 impl Mlp {
-    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+    /// `x` is `[rows, width]`, the rows those of `sequences` sequences.
+    pub(crate) fn forward(&self, x: Tensor<2>, sequences: usize) -> Tensor<2> {
+        let x = self.biases.add(0, x);
+        let phi = |z| self.activation.forward(self.biases.add(1, z));
         let hidden = match &self.gate {
-            Some(gate) => self.activation.forward(gate.forward(x.clone())) * self.up.forward(x),
-            None => self.activation.forward(self.up.forward(x)),
+            Some(gate) => phi(gate.forward(x.clone())) * self.up.forward(x),
+            None => phi(self.up.forward(x)),
         };
-        self.down.forward(self.inner_norm.forward(hidden))
+        let hidden = self.inner_norm.forward_rows(hidden, sequences);
+        self.down.forward(self.biases.add(2, hidden))
     }
 }

@@ -1,13 +1,27 @@
-use crate::config::{BranchAxes, ModelConfig};
+use crate::axes::BranchAxes;
+use crate::config::ModelConfig;
 use crate::linear::Linear;
+use crate::qk_norm::{QkNorm, QkNormOver};
 use crate::table::{Birth, ParamTable, Walk};
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
 use unitgain_init::{Role, Scheme, Spec, sample};
 use unitgain_mup::Update;
+use unitgain_norms::weight::{WeightNorm, WeightNormConfig};
 use unitgain_norms::{Norm, NormConfig, NormSite};
-use unitgain_residual::{Branch, Residual, Site};
+use unitgain_residual::{Branch, Position, Residual, Site};
+
+/// The factor of a branch that starts at 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zero {
+    /// The weight that writes the stream.
+    Weight,
+    /// The gain of that weight, where its size is divided out.
+    WeightGain,
+    /// The gain of the norm behind the branch.
+    NormGain,
+}
 
 /// The one door through which parameters come into a model, each with its role.
 pub(crate) struct Nursery<'a> {
@@ -34,25 +48,73 @@ impl<'a> Nursery<'a> {
 
     /// A matrix `[fan_in, fan_out]`, drawn from the stream of (seed, path).
     pub(crate) fn matrix(&mut self, path: &str, role: Role, fan_in: usize, fan_out: usize) -> Param<Tensor<2>> {
-        let spec = self.spec(role, fan_in, fan_out);
-        let parametrization = self.config.parametrization;
-        let factors = parametrization.factors(&spec, self.config.shape(), Update::Normalized);
-        let std = self.scheme.std(&parametrization.base(&spec, self.config.d_model)) * factors.init * self.gain(role);
-        let std = if self.config.zero_writers && role.writes_stream() { 0.0 } else { std };
-        let data = sample::normal(self.seed, path, fan_in * fan_out, std);
-        let param = Param::from_data(TensorData::new(data, [fan_in, fan_out]), self.device);
-        self.births.insert(param.id, Birth { spec, block: self.block, init_std: std });
-        param
+        let (data, std) = self.draw(path, role, fan_in, fan_out);
+        self.born(data, std, role, fan_in, fan_out)
     }
 
     /// A linear layer; its bias starts at 0.
     pub(crate) fn linear(&mut self, path: &str, role: Role, fan_in: usize, fan_out: usize, bias: bool) -> Linear {
-        let weight = self.matrix(&format!("{path}.weight"), role, fan_in, fan_out);
-        let bias = bias.then(|| Param::from_tensor(Tensor::<1>::zeros([fan_out], self.device)));
-        if let Some(bias) = &bias {
-            self.adopt(bias, Role::Bias);
+        let (data, std) = self.draw(&format!("{path}.weight"), role, fan_in, fan_out);
+        let norm = self.weight_norm(&data, role, fan_out);
+        let weight = self.born(data, std, role, fan_in, fan_out);
+        let bias = bias.then(|| self.constant(0.0, fan_out, Role::Bias));
+        Linear { weight, bias, norm, multiplier: self.multiplier(role, fan_in, fan_out) }
+    }
+
+    /// The numbers of a matrix and the standard deviation they were drawn with.
+    fn draw(&self, path: &str, role: Role, fan_in: usize, fan_out: usize) -> (Vec<f32>, f64) {
+        let spec = self.spec(role, fan_in, fan_out);
+        let parametrization = self.config.parametrization;
+        let factors = parametrization.factors(&spec, self.config.shape(), Update::Normalized);
+        let std = self.scheme.std(&parametrization.base(&spec, self.config.d_model)) * factors.init * self.gain(role);
+        let std = if self.starts_at_zero(role) == Some(Zero::Weight) { 0.0 } else { std };
+        (sample::normal(self.seed, path, fan_in * fan_out, std), std)
+    }
+
+    fn born(&mut self, data: Vec<f32>, std: f64, role: Role, fan_in: usize, fan_out: usize) -> Param<Tensor<2>> {
+        let param = Param::from_data(TensorData::new(data, [fan_in, fan_out]), self.device);
+        let spec = self.spec(role, fan_in, fan_out);
+        self.births.insert(param.id, Birth { spec, block: self.block, init_std: std });
+        param
+    }
+
+    /// The norm of the weight of a block's linear layer.
+    fn weight_norm(&mut self, weight: &[f32], role: Role, fan_out: usize) -> WeightNorm {
+        let config = if role.is_hidden() { self.config.weight_norm } else { WeightNormConfig::None {} };
+        // What standardization divides out of the weight has to come from its gain.
+        let gain = if self.starts_at_zero(role) == Some(Zero::WeightGain) { 0.0 } else { self.gain(role) };
+        let gamma = if role == Role::MlpOut { self.config.activation.gain() } else { 1.0 };
+        let norm = config.build(weight, fan_out, gamma, gain, self.device);
+        self.adopt(&norm, Role::Norm);
+        norm
+    }
+
+    /// What starts at 0 in the branch that a weight writes, if anything.
+    fn starts_at_zero(&self, role: Role) -> Option<Zero> {
+        let branch = match role {
+            Role::AttentionOutput => Branch::Attention,
+            Role::MlpOut => Branch::Mlp,
+            _ => return None,
+        };
+        let behind = |layer| self.config.axes(layer, branch).has_norm_at(Position::AfterBranch);
+        match self.config.zero_writers {
+            false => None,
+            true if self.block.is_some_and(behind) => Some(Zero::NormGain),
+            true if self.config.weight_norm.divides_by_size() => Some(Zero::WeightGain),
+            true => Some(Zero::Weight),
         }
-        Linear { weight, bias, multiplier: self.multiplier(role, fan_in, fan_out) }
+    }
+
+    /// A vector of equal numbers.
+    pub(crate) fn constant(&mut self, value: f64, size: usize, role: Role) -> Param<Tensor<1>> {
+        let param = Param::from_tensor(Tensor::full([size], value, self.device));
+        self.adopt(&param, role);
+        param
+    }
+
+    /// A learned number, of shape `[1]`.
+    pub(crate) fn scalar(&mut self, value: f64, role: Role) -> Param<Tensor<1>> {
+        self.constant(value, 1, role)
     }
 
     /// The factor of a weight in the forward pass.
@@ -64,8 +126,26 @@ impl<'a> Nursery<'a> {
     /// A norm of a last axis of `width` entries.
     pub(crate) fn norm(&mut self, config: &NormConfig, width: usize, role: Role) -> Norm {
         let norm = config.build(NormSite::of(width), self.device);
-        self.adopt(&norm, role);
+        self.adopt_norm(&norm, role);
         norm
+    }
+
+    /// The norms of queries and keys: a gain of all heads together grows with the width.
+    pub(crate) fn adopt_qk_norm(&mut self, module: &QkNorm, over: QkNormOver) {
+        let role = match over {
+            QkNormOver::Head => Role::QkNorm,
+            QkNormOver::Width => Role::Norm,
+        };
+        module.norms().into_iter().for_each(|norm| self.adopt_norm(norm, role));
+        self.adopt(module, Role::QkNorm);
+    }
+
+    fn adopt_norm(&mut self, norm: &Norm, role: Role) {
+        for id in norm.statistics() {
+            let spec = self.spec(Role::Statistic, 1, 1);
+            self.births.insert(id, Birth { spec, block: self.block, init_std: 0.0 });
+        }
+        self.adopt(norm, role);
     }
 
     /// The residual connection of one branch of the block that is being built.
@@ -77,19 +157,13 @@ impl<'a> Nursery<'a> {
             gain: self.config.parametrization.branch_multiplier(self.config.n_layers),
             branch: axes.branch,
         };
-        let residual = Residual::new(axes.placement, &axes.norm, axes.scale, site, self.device);
-        residual.norms().iter().for_each(|norm| self.adopt(norm, Role::Norm));
+        let mut residual = Residual::new(axes.placement, &axes.norm, axes.scale, site, self.device);
+        if self.config.zero_writers {
+            residual.zero_last_gain();
+        }
+        residual.norms().iter().for_each(|norm| self.adopt_norm(norm, Role::Norm));
         self.adopt(&residual, Role::Scale);
         residual
-    }
-
-    /// The learned scalar that both branches of a block share, 0 at the start, where their scale is one.
-    pub(crate) fn shared_scale(&mut self, axes: BranchAxes) -> Option<Param<Tensor<1>>> {
-        let scale = axes.scale.is_shared().then(|| Param::from_tensor(Tensor::zeros([1], self.device)));
-        if let Some(scale) = &scale {
-            self.adopt(scale, Role::Scale);
-        }
-        scale
     }
 
     /// Walks the finished model.

@@ -54,3 +54,12 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Shorthand<T> {
 pub fn optional<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     kind_or_table(deserializer).map(Some)
 }
+
+/// [`number_kind_or_table`] for an optional key.
+pub fn optional_number<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + From<f64>,
+{
+    number_kind_or_table(deserializer).map(Some)
+}

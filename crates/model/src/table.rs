@@ -33,7 +33,7 @@ impl ParamEntry {
     }
 }
 
-/// Every parameter of a model, in the order in which a visitor meets them. Keyed by path: ids change
+/// Every parameter of a model, and every running statistic, in the order in which a visitor meets them. Keyed by path: ids change
 /// on load, paths do not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamTable {
@@ -97,7 +97,7 @@ impl ParamTable {
 
     /// Number of trainable elements.
     pub fn elements(&self) -> usize {
-        self.iter().map(ParamEntry::elements).sum()
+        self.iter().filter(|entry| entry.role().is_trainable()).map(ParamEntry::elements).sum()
     }
 }
 

@@ -1,17 +1,20 @@
 use crate::attention::{Attention, Cache};
+use crate::axes::BranchAxes;
 use crate::block::Block;
-use crate::config::{BranchAxes, ModelConfig, ModelError, value};
-use crate::linear::{Linear, scaled};
+use crate::config::{ModelConfig, ModelError, value};
+use crate::embedding::EmbeddingScale;
+use crate::linear::{Linear, ScalarBiases, scaled};
 use crate::mlp::Mlp;
 use crate::nursery::Nursery;
 use crate::position::{Position, Rotary, sinusoids};
+use crate::qk_norm::{AttentionScale, QkNorm};
 use crate::table::ParamTable;
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Int, Tensor, module};
 use unitgain_init::Role;
 use unitgain_norms::{Norm, NormConfig};
-use unitgain_residual::Branch;
+use unitgain_residual::{Branch, Stream};
 
 /// A decoder-only Transformer. Built by [`ModelConfig::build`].
 ///
@@ -30,8 +33,12 @@ pub struct Transformer {
     /// None where the head is the transposed embedding.
     head: Option<Linear>,
     head_multiplier: f64,
+    /// Learned factor of the token embedding, `[1]`.
+    learned_scale: Option<Param<Tensor<1>>>,
     embedding_scale: f64,
     logit_softcap: f64,
+    /// Whether there is a second stream.
+    dual: bool,
 }
 
 /// A point of the forward pass that [`Transformer::forward_observed`] reports.
@@ -77,8 +84,16 @@ impl ModelConfig {
             },
             head: (!config.tie_embeddings).then(|| nursery.linear("head", Role::Head, d, vocab, false)),
             head_multiplier: nursery.multiplier(Role::Head, d, vocab),
-            embedding_scale: config.embedding_scale,
+            learned_scale: match config.embedding_scale {
+                Some(EmbeddingScale::Learned { init }) => Some(nursery.scalar(init.unwrap_or(1.0), Role::Scale)),
+                Some(EmbeddingScale::Constant { .. }) | None => None,
+            },
+            embedding_scale: match config.embedding_scale {
+                Some(EmbeddingScale::Constant { value }) => value,
+                Some(EmbeddingScale::Learned { .. }) | None => 1.0,
+            },
             logit_softcap: config.logit_softcap,
+            dual: config.branches().any(|b| b.placement.is_dual()),
         };
         let table = nursery.table(&model);
         Ok((model, table))
@@ -111,6 +126,16 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
     let gate = config.activation.is_gated().then(|| mlp("gate", Role::MlpIn, d, d_ff));
     let up = mlp("up", Role::MlpIn, d, d_ff);
     let down = mlp("down", Role::MlpOut, d_ff, d);
+    let qkv = around_attention.placement.qkv_norm();
+    let qk_norm = QkNorm::new(
+        if qkv { &around_attention.norm } else { &config.qk_norm },
+        config.qk_norm_over,
+        config.attention_scale.unwrap_or(AttentionScale::HeadDim {}),
+        [heads, kv_heads, head_dim],
+        config.parametrization.attention_scale(shape),
+        device,
+    );
+    nursery.adopt_qk_norm(&qk_norm, config.qk_norm_over);
     Block {
         around_attention: nursery.residual(around_attention),
         attention: Attention {
@@ -118,21 +143,32 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
             key,
             value,
             out,
-            query_norm: nursery.norm(&config.qk_norm, head_dim, Role::QkNorm),
-            key_norm: nursery.norm(&config.qk_norm, head_dim, Role::QkNorm),
+            qk_norm,
+            value_norm: if qkv { nursery.norm(&around_attention.norm, head_dim, Role::QkNorm) } else { Norm::none() },
+            head_scale: config
+                .head_scale
+                .unwrap_or(around_attention.placement.head_scale())
+                .then(|| nursery.constant(1.0, heads, Role::QkNorm)),
             rotary: match config.position {
                 Position::Rope { theta } => Some(Rotary::new(config.context, head_dim, theta, device)),
                 Position::Learned {} | Position::Sinusoidal {} | Position::None {} => None,
             },
             inner_norm: inner_norm(nursery, around_attention, heads * head_dim),
+            biases: scalar_biases(nursery, around_attention, 2),
             heads,
             kv_heads,
-            scale: config.parametrization.attention_scale(shape),
             softcap: config.attention_softcap,
         },
         around_mlp: nursery.residual(around_mlp),
-        mlp: Mlp { gate, up, down, inner_norm: inner_norm(nursery, around_mlp, d_ff), activation: config.activation },
-        shared_scale: nursery.shared_scale(around_attention),
+        mlp: Mlp {
+            gate,
+            up,
+            down,
+            inner_norm: inner_norm(nursery, around_mlp, d_ff),
+            biases: scalar_biases(nursery, around_mlp, 3),
+            activation: config.activation,
+        },
+        shared_scale: around_attention.scale.is_shared().then(|| nursery.scalar(0.0, Role::Scale)),
         dropout: dropout(config),
     }
 }
@@ -143,6 +179,12 @@ fn inner_norm(nursery: &mut Nursery<'_>, axes: BranchAxes, width: usize) -> Norm
         true => nursery.norm(&axes.norm, width, Role::Norm),
         false => Norm::none(),
     }
+}
+
+/// The scalar biases inside a branch, where its scale has them.
+fn scalar_biases(nursery: &mut Nursery<'_>, axes: BranchAxes, count: usize) -> ScalarBiases {
+    let count = if axes.scale.has_scalar_biases() { count } else { 0 };
+    ScalarBiases { values: (0..count).map(|_| nursery.scalar(0.0, Role::Scale)).collect() }
 }
 
 impl Transformer {
@@ -169,7 +211,7 @@ impl Transformer {
     /// [`Transformer::forward_observed`] does.
     pub fn forward_stream(&self, x: Tensor<3>, observe: &mut dyn FnMut(Point, &Tensor<2>)) -> Tensor<3> {
         let [batch, time, width] = x.dims();
-        let x = self.embedding_norm.forward(x.reshape([batch * time, width]));
+        let x = self.embedding_norm.forward_rows(x.reshape([batch * time, width]), batch);
         self.stream(x, batch, 0, None, observe).reshape([batch, time, width])
     }
 
@@ -191,7 +233,8 @@ impl Transformer {
             cache.length += time;
         }
 
-        let x = self.dropout.forward(self.embedding_norm.forward(self.embed(tokens, start)));
+        let x = self.embedding_norm.forward_rows(self.embed(tokens, start), batch);
+        let x = self.dropout.forward(x);
         let x = self.stream(x, batch, start, cache, observe);
         let logits = match &self.head {
             Some(head) => head.forward(x),
@@ -206,19 +249,20 @@ impl Transformer {
     /// From the embedding to what the head reads.
     fn stream(
         &self,
-        mut x: Tensor<2>,
+        x: Tensor<2>,
         batch: usize,
         start: usize,
         mut cache: Option<&mut Cache>,
         observe: &mut dyn FnMut(Point, &Tensor<2>),
     ) -> Tensor<2> {
         observe(Point::Embedding, &x);
+        let mut stream = Stream::new(x, batch, self.dual);
         for (i, block) in self.blocks.iter().enumerate() {
             let cache = cache.as_deref_mut().map(|cache| &mut cache.blocks[i]);
-            x = block.forward(x, batch, start, cache);
-            observe(Point::Block(i), &x);
+            stream = block.forward(stream, start, cache);
+            observe(Point::Block(i), &stream.x);
         }
-        let x = self.final_norm.forward(x);
+        let x = stream.close(&self.final_norm);
         observe(Point::FinalNorm, &x);
         x
     }
@@ -227,6 +271,10 @@ impl Transformer {
     fn embed(&self, tokens: Tensor<2, Int>, start: usize) -> Tensor<2> {
         let [batch, time] = tokens.dims();
         let x = scaled(module::embedding(self.embedding.val(), tokens), self.embedding_scale);
+        let x = match &self.learned_scale {
+            Some(scale) => x * scale.val().unsqueeze(),
+            None => x,
+        };
         let positions = match (&self.position, &self.sinusoids) {
             (Some(learned), _) => Some(learned.val()),
             (None, fixed) => fixed.clone(),

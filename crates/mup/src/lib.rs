@@ -116,6 +116,7 @@ impl Parametrization {
         let growth = match spec.role {
             // A scalar, as ScaleNorm's g or ReZero's alpha.
             Role::Norm | Role::QkNorm | Role::Scale if spec.fan_out == 1.0 => 1.0,
+            Role::Statistic => 1.0,
             Role::QkNorm => base_head_dim.map_or(m, |base| shape.head_dim as f64 / base),
             _ => m,
         };

@@ -1,0 +1,164 @@
+//! What each value of a configuration must be.
+
+use crate::config::{ModelConfig, ModelError, value};
+use crate::embedding::EmbeddingScale;
+use crate::position::Position;
+use crate::qk_norm::{AttentionScale, QkNormOver};
+use unitgain_init::Scheme;
+use unitgain_norms::NormConfig;
+use unitgain_residual::{Branch, Placement, ScaleConfig};
+
+/// Largest size of anything: far above what can be trained, far below what overflows.
+const MOST: usize = 1 << 20;
+/// Most parameters: 64 GB of weights, before gradients and optimizer.
+const MOST_PARAMETERS: f64 = 1.6e10;
+
+impl ModelConfig {
+    pub(crate) fn check_sizes(&self) -> Result<(), ModelError> {
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("context", Some(self.context)),
+            ("d_model", Some(self.d_model)),
+            ("n_layers", Some(self.n_layers)),
+            ("n_heads", Some(self.n_heads)),
+            ("n_kv_heads", self.n_kv_heads),
+            ("head_dim", self.head_dim),
+            ("d_ff", self.d_ff),
+        ];
+        if let Some((key, _)) = sizes.iter().find(|(_, size)| *size == Some(0)) {
+            return Err(value(key, 0, "must be at least 1"));
+        }
+        if let Some((key, Some(size))) = sizes.iter().find(|(_, size)| size.is_some_and(|n| n > MOST)) {
+            return Err(value(key, size, format!("must be at most {MOST}")));
+        }
+        if self.head_dim.is_none() && !self.d_model.is_multiple_of(self.n_heads) {
+            let problem = format!("must be a multiple of n_heads = {}, or set head_dim", self.n_heads);
+            return Err(value("d_model", self.d_model, problem));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_values(&self, head_dim: usize) -> Result<(), ModelError> {
+        let kv_heads = self.n_kv_heads.unwrap_or(self.n_heads);
+        if !self.n_heads.is_multiple_of(kv_heads) {
+            return Err(value("n_kv_heads", kv_heads, format!("must divide n_heads = {}", self.n_heads)));
+        }
+        if let Position::Rope { theta } = self.position {
+            if !head_dim.is_multiple_of(2) {
+                let problem = "must be even with position = \"rope\", which turns pairs; change n_heads or head_dim";
+                return Err(value("head_dim", head_dim, problem));
+            }
+            if !(theta > 0.0 && theta.is_finite()) {
+                return Err(value("position.theta", theta, "must be a positive number"));
+            }
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(value("dropout", self.dropout, "must be a probability from 0 up to, but without, 1"));
+        }
+        for (key, cap) in [("attention_softcap", self.attention_softcap), ("logit_softcap", self.logit_softcap)] {
+            if !(cap >= 0.0 && cap.is_finite()) {
+                return Err(value(key, cap, "must be a positive number, or 0 for none"));
+            }
+        }
+        let kinds = [
+            ("norm", self.norm.check()),
+            ("embedding_norm", self.embedding_norm.map_or(Ok(()), |norm| norm.check())),
+            ("qk_norm", self.qk_norm.check()),
+            ("scale", self.scale.check()),
+            ("placement", self.placement.check()),
+            ("mlp_placement", self.mlp_placement.map_or(Ok(()), Placement::check)),
+            ("weight_norm", self.weight_norm.check()),
+            ("embedding_scale", self.embedding_scale.map_or(Ok(()), EmbeddingScale::check)),
+            ("attention_scale", self.attention_scale.map_or(Ok(()), AttentionScale::check)),
+            ("init", self.init.map_or(Ok(()), Scheme::check)),
+            ("parametrization", self.parametrization.check()),
+        ];
+        kinds.into_iter().try_for_each(|(key, checked)| checked.map_err(|problem| setting(key, problem)))
+    }
+
+    /// That every norm fits what it normalizes.
+    pub(crate) fn check_widths(&self) -> Result<(), ModelError> {
+        let head_dim = self.shape().head_dim;
+        let (heads, kv_heads) = (self.n_heads * head_dim, self.n_kv_heads.unwrap_or(self.n_heads) * head_dim);
+        let fits = |key: &str, norm: NormConfig, width: usize| {
+            norm.check_width(width).map_err(|problem| setting(key, problem))
+        };
+        for axes in self.branches() {
+            let inside = match axes.branch {
+                Branch::Attention => heads,
+                Branch::Mlp => self.d_ff.unwrap_or(self.d_model),
+            };
+            let inner = axes.placement.inner_norm(axes.branch).then_some(inside);
+            let qkv = axes.placement.qkv_norm().then_some(head_dim);
+            [Some(self.d_model), inner, qkv]
+                .into_iter()
+                .flatten()
+                .try_for_each(|width| fits("norm", axes.norm, width))?;
+        }
+        fits("norm", self.norm, self.d_model)?;
+        fits("embedding_norm", self.embedding_norm.unwrap_or(NormConfig::None {}), self.d_model)?;
+        let [q, k] = match self.qk_norm_over {
+            QkNormOver::Head => [head_dim; 2],
+            QkNormOver::Width => [heads, kv_heads],
+        };
+        fits("qk_norm", self.qk_norm, q)?;
+        fits("qk_norm", self.qk_norm, k)
+    }
+
+    /// The matrices alone, by the formula, before any memory is asked for.
+    pub(crate) fn check_parameters(&self) -> Result<(), ModelError> {
+        let size = |n: Option<usize>| n.unwrap_or(0) as f64;
+        let (d, head_dim) = (self.d_model as f64, size(self.head_dim));
+        let attention = 2.0 * d * head_dim * (self.n_heads as f64 + size(self.n_kv_heads));
+        let mlp = d * size(self.d_ff) * if self.activation.is_gated() { 3.0 } else { 2.0 };
+        let tables = d * (2.0 * size(self.vocab_size) + self.context as f64);
+        let parameters = self.n_layers as f64 * (attention + mlp) + tables;
+        match parameters <= MOST_PARAMETERS {
+            true => Ok(()),
+            false => {
+                let problem = format!("makes a model of {parameters:.1e} parameters, more than {MOST_PARAMETERS:.0e}");
+                Err(value("d_model", self.d_model, problem))
+            }
+        }
+    }
+
+    pub(crate) fn check_blocks(&self) -> Result<(), ModelError> {
+        let mut taken = vec![false; self.n_layers];
+        for (i, block) in self.block.iter().enumerate() {
+            let [start, end] = block.range;
+            let shown = format!("[{start}, {end}]");
+            let key = format!("block.{i}.range");
+            if start >= end || end > self.n_layers {
+                let problem = format!(
+                    "must be [first, last + 1] with first < last + 1 <= n_layers = {}; blocks are counted from 0",
+                    self.n_layers
+                );
+                return Err(value(&key, shown, problem));
+            }
+            if let Some(layer) = (start..end).find(|&layer| std::mem::replace(&mut taken[layer], true)) {
+                return Err(value(&key, shown, format!("block {layer} is already in another range")));
+            }
+            let kinds = [
+                ("norm", block.norm.map_or(Ok(()), |norm| norm.check())),
+                ("scale", block.scale.map_or(Ok(()), ScaleConfig::check)),
+                ("placement", block.placement.map_or(Ok(()), Placement::check)),
+                ("mlp_placement", block.mlp_placement.map_or(Ok(()), Placement::check)),
+            ];
+            for (name, checked) in kinds {
+                checked.map_err(|problem| setting(&format!("block.{i}.{name}"), problem))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An error of a kind's own settings, whose text is `setting = value must ..`.
+fn setting(key: &str, problem: String) -> ModelError {
+    match problem.split_once(" = ") {
+        Some((name, rest)) => {
+            let (shown, problem) = rest.split_once(' ').unwrap_or((rest, ""));
+            value(&format!("{key}.{name}"), shown, problem)
+        }
+        None => value(key, "", problem),
+    }
+}

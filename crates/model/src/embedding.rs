@@ -1,0 +1,50 @@
+use serde::{Deserialize, Serialize};
+
+/// What the token embedding is multiplied by.
+///
+/// ```toml
+/// embedding_scale = 11.3
+/// embedding_scale = { kind = "learned" }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum EmbeddingScale {
+    /// A number, as sqrt(d) in arXiv:1706.03762, section 3.4. A number alone stands for it.
+    Constant {
+        /// Required.
+        value: f64,
+    },
+    /// A learned scalar, as DyT's language models have (arXiv:2503.10622, section 5).
+    Learned {
+        /// Its first value. Default `sqrt(d_model)`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        init: Option<f64>,
+    },
+}
+
+impl From<f64> for EmbeddingScale {
+    fn from(value: f64) -> Self {
+        Self::Constant { value }
+    }
+}
+
+impl EmbeddingScale {
+    /// Writes out the default that depends on the width.
+    pub(crate) fn resolved(self, width: usize) -> Self {
+        match self {
+            Self::Learned { init } => Self::Learned { init: Some(init.unwrap_or((width as f64).sqrt())) },
+            Self::Constant { .. } => self,
+        }
+    }
+
+    /// What is wrong with the settings, if anything.
+    pub(crate) fn check(self) -> Result<(), String> {
+        match self {
+            Self::Constant { value } if !value.is_finite() => Err(format!("value = {value} must be a finite number")),
+            Self::Learned { init: Some(init) } if !(init != 0.0 && init.is_finite()) => {
+                Err(format!("init = {init} must be a number other than 0"))
+            }
+            Self::Constant { .. } | Self::Learned { .. } => Ok(()),
+        }
+    }
+}
