@@ -21,6 +21,7 @@ mod gradients;
 pub mod metrics;
 pub mod optim;
 mod run;
+pub mod sanity;
 pub mod schedule;
 mod step;
 

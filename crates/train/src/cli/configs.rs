@@ -1,6 +1,8 @@
 use super::{Outcome, table};
 use std::io::Write;
-use unitgain_model::{Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme};
+use unitgain_model::{
+    Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme, WeightNormConfig,
+};
 use unitgain_train::data::TASKS;
 use unitgain_train::{ClipConfig, OptimizerConfig, ScheduleConfig};
 
@@ -8,7 +10,7 @@ use unitgain_train::{ClipConfig, OptimizerConfig, ScheduleConfig};
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  unitgain configs\n  unitgain configs placement")]
 pub(crate) struct Args {
-    /// Only this axis: norm, placement, scale, init, parametrization, activation, position, task,
+    /// Only this axis: norm, weight_norm, placement, scale, init, parametrization, activation, position, task,
     /// optimizer, clip or schedule
     axis: Option<String>,
 }
@@ -17,8 +19,9 @@ type About = (&'static str, &'static str, &'static str);
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
-        let axes: [(&str, &str, Vec<About>); 11] = [
+        let axes: [(&str, &str, Vec<About>); 12] = [
             ("norm", "model.norm", NormConfig::all().iter().map(NormConfig::about).collect()),
+            ("weight_norm", "model.weight_norm", WeightNormConfig::ALL.map(WeightNormConfig::about).to_vec()),
             ("placement", "model.placement", Placement::ALL.map(Placement::about).to_vec()),
             ("scale", "model.scale", ScaleConfig::ALL.map(ScaleConfig::about).to_vec()),
             ("init", "model.init", Scheme::all().into_iter().map(Scheme::about).collect()),

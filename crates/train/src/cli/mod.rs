@@ -3,6 +3,7 @@
 mod configs;
 mod generate;
 mod params;
+mod sanity;
 mod table;
 mod train;
 
@@ -14,7 +15,7 @@ use tracing_subscriber::EnvFilter;
 /// What the command ends with, beside success.
 pub(crate) enum Outcome {
     Success,
-    /// A run diverged: the command did its work, and the answer is no.
+    /// A run diverged or a check failed: the command did its work, and the answer is no.
     Negative,
 }
 
@@ -23,7 +24,7 @@ pub(crate) enum Outcome {
     name = "unitgain",
     version,
     about = "Train Transformers whose norm placement, residual scaling, init and parametrization are one value each",
-    after_help = "Exit codes: 0 success, 1 a run diverged, 2 wrong input or a failing machine.\n\
+    after_help = "Exit codes: 0 success, 1 a run diverged or a check failed, 2 wrong input or a failing machine.\n\
                   Set UNITGAIN_LOG=debug for more messages."
 )]
 struct Cli {
@@ -37,6 +38,7 @@ enum Command {
     Params(params::Args),
     Generate(generate::Args),
     Configs(configs::Args),
+    Sanity(sanity::Args),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  unitgain completions bash > /etc/bash_completion.d/unitgain")]
     Completions {
@@ -53,6 +55,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Params(args) => args.run(),
         Command::Generate(args) => args.run(),
         Command::Configs(args) => args.run(),
+        Command::Sanity(args) => args.run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "unitgain", &mut script);

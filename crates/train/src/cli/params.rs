@@ -46,7 +46,7 @@ impl Args {
                 shape: entry.shape.clone(),
                 init_std: entry.init_std,
                 multiplier: entry.factors.forward,
-                lr_factor: entry.factors.lr,
+                lr_factor: if entry.role().is_trainable() { entry.factors.lr } else { 0.0 },
                 weight_decay: config.optimizer.decay_of(entry),
                 eps: config.optimizer.eps_of(entry),
                 elements: entry.elements(),
