@@ -232,6 +232,10 @@ impl Checkpoint {
         let has_second = trainer.optimizer.config().has_second();
         let mut state = Vec::new();
         for entry in &trainer.table {
+            if !entry.role().is_trainable() {
+                state.push(None);
+                continue;
+            }
             let first = slot("first", &entry.path, entry.elements());
             let second = if has_second { slot("second", &entry.path, entry.elements()) } else { None };
             state.push(first.map(|first| State { first, second }));

@@ -47,11 +47,18 @@ impl Writer {
     /// Loads the newest checkpoint of a run folder.
     ///
     /// # Errors
-    /// As [`Checkpoint::newest`], and [`Error::Device`].
+    /// As [`Checkpoint::newest`], [`Error::Device`], and [`Error::Generate`] for a norm over the sequence.
     pub fn open(run: &Path, backend: &str) -> Result<Self, Error> {
         let device = device::from_name(backend)?;
         let checkpoint = Checkpoint::newest(run)?;
         let config = &checkpoint.config;
+        if let Some(norm) = config.model.norms().find(|norm| norm.needs_the_sequence()) {
+            return Err(Error::Generate(format!(
+                "the run's norm {} is over a whole sequence, which a text that grows token by token does not have; \
+                 generate from a run with a norm of one token",
+                norm.about().0
+            )));
+        }
         let (model, _) = config.model.build(config.seed, &device)?;
         let model = checkpoint.load_model(model)?;
         Ok(Self { model, device, tokenizer: checkpoint.position.tokenizer.clone(), context: config.model.context })

@@ -55,7 +55,7 @@ pub(crate) struct At {
 impl Record {
     pub(crate) fn new(at: At, row: &HostRow, table: &ParamTable, blocks: usize) -> Self {
         let mut role = BTreeMap::<Role, f32>::new();
-        for (entry, square) in table.iter().zip(&row.squares) {
+        for (entry, square) in table.iter().zip(&row.squares).filter(|(entry, _)| entry.role().is_trainable()) {
             *role.entry(entry.role()).or_default() += square;
         }
         Self {

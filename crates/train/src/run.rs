@@ -90,6 +90,13 @@ impl Run {
             config.model.vocab_size = None;
         }
         let (config, task) = config.prepare()?;
+        if config.has_batch_norm() && config.train.accumulate > 1 {
+            tracing::warn!(
+                "batch_norm normalizes each of the train.accumulate = {} micro-batches by its own statistics, so that \
+                 a step is not that of the larger batch",
+                config.train.accumulate
+            );
+        }
         for rule in config.model.warnings()? {
             tracing::warn!("{}: {}. {}", rule.pair, rule.reason, rule.fix);
         }

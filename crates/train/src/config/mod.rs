@@ -7,7 +7,7 @@ use crate::{ClipConfig, DataConfig, Error, OptimizerConfig, ScheduleConfig, Task
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::{Table, Value};
-use unitgain_model::{ModelConfig, shorthand};
+use unitgain_model::{ModelConfig, NormConfig, shorthand};
 
 /// A run. Keys that are left out take the defaults given here; unknown keys are errors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -198,6 +198,7 @@ impl RunConfig {
             Some(_) | None => config.model.vocab_size = Some(vocab_size),
         }
         config.model = config.model.resolved()?;
+        config.check_batch()?;
         config.check_memory()?;
         config.versions = Some(Versions::default());
         Ok(config)
@@ -266,6 +267,20 @@ impl RunConfig {
         self.train.clip.check().map_err(|e| below("train.clip", e))?;
         self.optimizer.check().map_err(|e| below("optimizer", e))?;
         self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))
+    }
+
+    /// Whether rows of a batch are normalized together.
+    pub(crate) fn has_batch_norm(&self) -> bool {
+        self.model.norms().any(|norm| matches!(norm, NormConfig::BatchNorm { .. }))
+    }
+
+    /// What BatchNorm asks of the batch.
+    fn check_batch(&self) -> Result<(), Error> {
+        if self.has_batch_norm() && self.train.batch_size * self.model.context < 2 {
+            let problem = "1 makes a batch of a single token, whose variance is 0, and a norm is batch_norm; take more";
+            return Err(Error::config("train.batch_size", problem));
+        }
+        Ok(())
     }
 
     /// Refuses what cannot fit: the weights with gradient and optimizer, and of the activations only

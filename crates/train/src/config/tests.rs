@@ -79,7 +79,7 @@ fn settings_reach_every_key() {
     )
     .unwrap();
     assert_eq!(config.model.norm, NormConfig::RmsNorm { eps: 1e-3, gain: true, unit_offset: false });
-    assert_eq!(config.model.placement, Placement::DeepNorm);
+    assert_eq!(config.model.placement, Placement::DeepNorm {});
     assert_eq!((config.optimizer.lr(), config.seed), (0.5, 7));
     assert_eq!(config.model.block[0].scale, Some(ScaleConfig::ReZero { shared: false }));
 }

@@ -1,6 +1,8 @@
 //! The `unitgain` command as a person uses it.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod catalogue;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -334,7 +336,7 @@ fn configs_and_completions_name_everything() {
     }
     assert!(place.good(&["configs", "placement"]).contains("arXiv:2203.00555"));
     assert!(place.good(&["completions", "bash"]).contains("unitgain"));
-    for command in ["train", "params", "generate", "configs"] {
+    for command in ["train", "params", "generate", "configs", "sanity"] {
         assert!(place.good(&[command, "--help"]).contains("Example"), "{command}");
     }
 }
