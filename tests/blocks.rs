@@ -1,8 +1,8 @@
 //! Whole stacks of each placement, forward and every gradient, against float64.
 
-use crate::common::golden::{Array, Case, Names, numbers, walk};
-use crate::common::parameter_gradients;
-use burn::tensor::{Device, Tensor, TensorData};
+use crate::common::golden::{Array, Case, Names, connection, numbers, walk};
+use crate::common::{parameter_gradients, test_device};
+use burn::tensor::{Tensor, TensorData};
 use std::collections::HashMap;
 use unitgain_model::{Activation, ModelConfig, Placement, Point, Position, ScaleConfig};
 use unitgain_train::checkpoint::{assign, weights};
@@ -10,36 +10,15 @@ use unitgain_train::checkpoint::{assign, weights};
 #[test]
 fn stacks_match_the_reference_forward_and_backward() {
     walk("blocks", |kind, case| {
-        let one = ScaleConfig::One {};
-        let learned = ScaleConfig::LayerScale { init: None };
-        let (placement, scale) = match kind {
-            // Weights that the others use.
-            "shared_weights" => return true,
-            "pre_ln" => match case.setting("branch_multiplier").as_f64() {
-                Some(value) => (Placement::PreNorm, ScaleConfig::Constant { value }),
-                None => (Placement::PreNorm, one),
-            },
-            "post_ln" => (Placement::PostNorm, one),
-            "deepnorm" => (Placement::DeepNorm, one),
-            "sandwich" => (Placement::Sandwich, one),
-            "peri_ln" => (Placement::PeriNorm, one),
-            "output_norm" => (Placement::OutputNorm, one),
-            "sub_ln" => (Placement::SubNorm, one),
-            "parallel" => (Placement::Parallel, one),
-            "parallel_shared_norm" => (Placement::ParallelShared, one),
-            "normformer" => (Placement::Normformer, one),
-            "hybrid_pre_attn_post_ffn" => {
-                stack(case, Placement::PreNorm, Some(Placement::PostNorm), one);
-                return true;
-            }
-            "ln_scaling" => (Placement::ScaledPreNorm, one),
-            "plain_residual" => (Placement::None, one),
-            "layerscale_nonorm" => (Placement::None, learned),
-            "preln_layerscale" => (Placement::PreNorm, learned),
-            "rezero" => (Placement::None, ScaleConfig::ReZero { shared: true }),
-            "skipinit" => (Placement::None, ScaleConfig::SkipInit { init: 0.0 }),
-            _ => return false,
-        };
+        // Weights that the others use.
+        if kind == "shared_weights" {
+            return true;
+        }
+        if kind == "hybrid_pre_attn_post_ffn" {
+            stack(case, Placement::PreNorm {}, Some(Placement::PostNorm {}), ScaleConfig::One {});
+            return true;
+        }
+        let Some((placement, scale)) = connection(kind, case) else { return false };
         stack(case, placement, None, scale);
         true
     });
@@ -64,11 +43,13 @@ fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, sc
         placement,
         mlp_placement,
         scale,
+        // The cases have NormFormer without it.
+        head_scale: Some(false),
         final_norm: case.setting("final_norm").as_bool(),
         ..ModelConfig::default()
     };
     let names = Names::decoder(n("N"), before, case.norm());
-    let device = Device::flex().autodiff();
+    let device = test_device().autodiff();
     let (model, table) = config.build(1, &device).unwrap();
     let mut values: HashMap<_, _> = weights(&model)
         .into_iter()
@@ -82,7 +63,11 @@ fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, sc
         })
         .collect();
     let uses = case.json["uses"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
-    let given = names.ours(case, uses.map(|name| (name, case.array(name))));
+    let mut given = names.ours(case, uses.map(|name| (name, case.array(name))));
+    // The cases have one omega a connection, ours is one a channel.
+    for (_, (shape, values)) in given.iter_mut().filter(|(path, _)| path.ends_with(".omega")) {
+        (*shape, *values) = (vec![n("d")], vec![values[0]; n("d")]);
+    }
     let is_own =
         |path: &&String| *path != "embedding" && (0..before).all(|l| !path.starts_with(&format!("blocks.{l}.")));
     assert_eq!(given.len(), values.keys().filter(is_own).count(), "{}: parameters", case.name);
@@ -120,6 +105,9 @@ fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, sc
         let (path, turned) = &names.0[name];
         let shape = table.iter().find(|e| e.path == *path).unwrap().shape.clone();
         let array = Array { shape, values: by_path[path].iter().map(|g| f64::from(*g)).collect() };
+        if path.ends_with(".omega") {
+            return vec![array.values.iter().sum()];
+        }
         if *turned { array.transposed().values } else { array.values }
     };
     for (name, want) in case.tensors.iter().filter_map(|(n, a)| Some((n.strip_prefix("grad.")?, a))) {

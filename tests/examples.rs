@@ -19,7 +19,8 @@ fn post_norm_is_top_heavy_at_init() {
         let norms = gradient_profile::profile(placement).unwrap();
         norms[norms.len() - 1] / norms[0]
     };
-    let (pre, post, deep) = (ratio(Placement::PreNorm), ratio(Placement::PostNorm), ratio(Placement::DeepNorm));
+    let (pre, post, deep) =
+        (ratio(Placement::PreNorm {}), ratio(Placement::PostNorm {}), ratio(Placement::DeepNorm {}));
     println!("last/first gradient: pre_norm {pre:.2}, post_norm {post:.2}, deep_norm {deep:.2}");
     assert!(post > 1.0 && pre < 1.0 && post > 2.0 * deep, "{pre} {post} {deep}");
 }

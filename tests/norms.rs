@@ -1,42 +1,11 @@
-//! Norms and residual connections against burn's layers, hard inputs, and their own equations.
+//! Norms against burn's layers, hard inputs, finite differences and each other.
 
-use crate::common::golden::{Array, Case, walk};
-use crate::common::{max_difference, parameter_gradients};
-use burn::module::{Module, ModuleMapper, Param};
-use burn::nn::{LayerNormConfig, RmsNormConfig};
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
-use std::collections::HashMap;
+use crate::common::{draw, host, max_difference, shaken};
+use burn::module::Module;
+use burn::nn::{BatchNormConfig, GroupNormConfig, InstanceNormConfig, LayerNormConfig, RmsNormConfig};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use unitgain_init::sample;
-use unitgain_model::{NormConfig, Placement, ScaleConfig};
-use unitgain_norms::NormSite;
-use unitgain_residual::{Branch, Residual, Site};
-use unitgain_train::checkpoint::{assign, weights};
-
-fn draw(path: &str, rows: usize, width: usize, device: &Device) -> Tensor<2> {
-    Tensor::from_data(TensorData::new(sample::normal(1, path, rows * width, 1.0), [rows, width]), device)
-}
-
-fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
-    x.into_data().iter::<f32>().collect()
-}
-
-/// Gains and biases that are not 1 and 0, the same in every module of the same shapes.
-fn shaken<M: Module>(module: M) -> M {
-    struct Shake(usize);
-    impl ModuleMapper for Shake {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            self.0 += 1;
-            let (id, tensor, mapper) = param.consume();
-            let shape = tensor.shape();
-            let noise = sample::normal(1, &format!("shake/{}", self.0), shape.num_elements(), 0.3);
-            let noise = Tensor::<D>::from_data(TensorData::new(noise, shape), &tensor.device());
-            let device = tensor.device();
-            let tensor = (tensor + noise).detach();
-            Param::from_mapped_value(id, if device.is_autodiff() { tensor.require_grad() } else { tensor }, mapper)
-        }
-    }
-    module.map(&mut Shake(0))
-}
+use unitgain_norms::{BatchNorm, GroupNorm, Moments, NormConfig, NormSite};
 
 #[test]
 fn norms_are_burns_forward_and_backward() {
@@ -64,33 +33,47 @@ fn norms_are_burns_forward_and_backward() {
 }
 
 #[test]
-fn hard_rows_stay_finite_and_right() {
+fn hard_rows_stay_finite_forward_and_backward() {
     let device = Device::flex().autodiff();
-    let width = 64;
-    let noise = sample::normal(2, "noise", width, 1.0);
-    let large_mean: Vec<f32> = noise.iter().map(|z| 1e4 + z).collect();
-    let rows = [vec![0.0; width], vec![1000.1; width], large_mean.clone()];
-    let x = Tensor::<2>::from_data(TensorData::new(rows.concat(), [3, width]), &device).require_grad();
-    for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
-        let norm = config.build(NormSite::of(width), &device);
-        let y = norm.forward(x.clone());
-        let gradients = (y.clone() * draw("w", 3, width, &device)).sum().backward();
-        assert!(host(x.grad(&gradients).unwrap()).iter().all(|g| g.is_finite()));
-        let y = host(y);
-        assert!(y.iter().all(|v| v.is_finite()));
-        if config == NormConfig::layer_norm() {
-            // in f64, from the f32 inputs
-            let row: Vec<f64> = large_mean.iter().map(|&v| f64::from(v)).collect();
-            let mean = row.iter().sum::<f64>() / width as f64;
-            let var = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / width as f64;
-            let want: Vec<f32> = row.iter().map(|v| ((v - mean) / (var + 1e-5).sqrt()) as f32).collect();
-            let error = max_difference(&y[2 * width..], &want);
-            assert!(error < 2e-3, "{error}: statistics in one pass are wrong by 0.1 and more");
-            // the same with and without a graph
-            let plain = host(norm.valid().forward(x.clone().inner()));
-            assert_eq!(y, plain);
+    for width in [64, 1] {
+        let noise = sample::normal(2, "noise", width, 1.0);
+        let times = |size: f32, mean: f32| -> Vec<f32> { noise.iter().map(|z| mean + z * size).collect() };
+        let hard = [vec![0.0; width], vec![1000.1; width], times(1.0, 1e4), times(1e20, 0.0), times(1e-20, 0.0)];
+        for config in NormConfig::all().iter().filter(|config| config.check_width(width).is_ok()) {
+            let norm = config.build(NormSite::of(width), &device);
+            // Each row alone (twice, for norms over the batch), and all together.
+            let alone = hard.iter().map(|row| [row.clone(), row.clone()].concat());
+            for rows in alone.chain([hard.concat()]) {
+                let count = rows.len() / width;
+                let x = Tensor::<2>::from_data(TensorData::new(rows.clone(), [count, width]), &device).require_grad();
+                let y = norm.forward(x.clone());
+                let gradients = (y.clone() * draw("w", count, width, &device)).sum().backward();
+                assert!(host(y).iter().all(|v| v.is_finite()), "{config:?}: {:?}", &rows[..1]);
+                assert!(
+                    host(x.grad(&gradients).unwrap()).iter().all(|g| g.is_finite()),
+                    "{config:?}: {:?}",
+                    &rows[..1]
+                );
+            }
         }
     }
+}
+
+#[test]
+fn a_row_with_a_large_mean_is_normalized_right() {
+    let device = Device::flex().autodiff();
+    let row: Vec<f32> = sample::normal(2, "noise", 64, 1.0).iter().map(|z| 1e4 + z).collect();
+    let x = Tensor::<2>::from_data(TensorData::new(row.clone(), [1, 64]), &device);
+    let norm = NormConfig::layer_norm().build(NormSite::of(64), &device);
+    // in f64, from the f32 inputs
+    let row: Vec<f64> = row.into_iter().map(f64::from).collect();
+    let mean = row.iter().sum::<f64>() / 64.0;
+    let var = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / 64.0;
+    let want: Vec<f32> = row.iter().map(|v| ((v - mean) / (var + 1e-5).sqrt()) as f32).collect();
+    let y = host(norm.forward(x.clone()));
+    let error = max_difference(&y, &want);
+    assert!(error < 2e-3, "{error}: statistics in one pass are wrong by 0.1 and more");
+    assert_eq!(y, host(norm.valid().forward(x.inner())), "with and without a graph");
 }
 
 #[test]
@@ -115,145 +98,12 @@ fn rows_past_the_range_are_zero_and_rows_within_it_right() {
 fn bf16_rows_are_normalized_in_f32() {
     let device = Device::flex();
     let x = (draw("bf16", 4, 256, &device) * 3.0 + 5.0).cast(FloatDType::BF16);
-    for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
+    for config in NormConfig::all() {
         let norm = config.build(NormSite::of(256), &device);
         let low = norm.forward(x.clone());
         assert_eq!(low.dtype(), x.dtype());
         let want = norm.forward(x.clone().cast(FloatDType::F32)).cast(FloatDType::BF16);
         assert_eq!(host(low.cast(FloatDType::F32)), host(want.cast(FloatDType::F32)));
-    }
-}
-
-fn residual(placement: Placement, scale: ScaleConfig, device: &Device) -> Residual {
-    let site = Site { layer: 1, layers: 3, width: 16, gain: 1.0, branch: Branch::Mlp };
-    shaken(Residual::new(placement, &NormConfig::layer_norm(), scale, site, device))
-}
-
-#[test]
-fn with_a_branch_of_zero_each_placement_does_what_its_equation_says() {
-    let device = Device::flex();
-    let x = draw("stream", 4, 16, &device);
-    for placement in Placement::ALL {
-        let residual = residual(placement, ScaleConfig::One {}, &device);
-        let y = host(residual.forward(x.clone(), |x| x * 0.0));
-        let want = match placement {
-            Placement::PreNorm | Placement::ScaledPreNorm | Placement::SubNorm | Placement::None => x.clone(),
-            // Of an MLP.
-            Placement::Normformer | Placement::Parallel | Placement::ParallelShared => x.clone(),
-            Placement::PostNorm => residual.norms()[0].forward(x.clone()),
-            Placement::DeepNorm => residual.norms()[0].forward(x.clone() * 6f64.powf(0.25)),
-            // What a norm makes of 0 is its bias.
-            Placement::Sandwich | Placement::PeriNorm => x.clone() + residual.norms()[1].forward(x.clone() * 0.0),
-            Placement::OutputNorm => x.clone() + residual.norms()[0].forward(x.clone() * 0.0),
-        };
-        assert!(max_difference(&y, &host(want)) < 1e-6, "{placement:?}");
-    }
-}
-
-#[test]
-fn scales_multiply_the_branch_alone() {
-    let device = Device::flex();
-    let x = draw("stream", 4, 16, &device);
-    let branch = |x: Tensor<2>| x * 2.0;
-    let site = Site { layer: 0, layers: 8, width: 16, gain: 0.5, branch: Branch::Mlp };
-    for (scale, factor) in [
-        (ScaleConfig::One {}, 0.5),
-        (ScaleConfig::Depth {}, 0.125),
-        (ScaleConfig::LayerScale { init: Some(0.1) }, 0.05),
-        (ScaleConfig::ReZero { shared: false }, 0.0),
-        (ScaleConfig::Constant { value: 3.0 }, 1.5),
-        (ScaleConfig::SkipInit { init: 0.25 }, 0.125),
-    ] {
-        let residual = Residual::new(Placement::PreNorm, &NormConfig::None {}, scale, site, &device);
-        let y = host(residual.forward(x.clone(), branch));
-        let want = host(x.clone() + x.clone() * (2.0 * factor));
-        assert!(max_difference(&y, &want) < 1e-6, "{scale:?}");
-    }
-}
-
-#[test]
-fn norms_match_the_reference_forward_and_backward() {
-    walk("norms", |kind, case| {
-        let eps = case.setting("eps").as_f64().unwrap_or(0.0);
-        let layer_norm = |gain, bias| NormConfig::LayerNorm { eps, gain, bias };
-        let rms_norm = |unit_offset| NormConfig::RmsNorm { eps, gain: true, unit_offset };
-        let config = match kind {
-            "layernorm" | "layernorm_bfloat16" | "layernorm_float16" => layer_norm(true, true),
-            "layernorm_nobias" => layer_norm(true, false),
-            "layernorm_noaffine" => layer_norm(false, false),
-            "rmsnorm" | "rmsnorm_bfloat16" | "rmsnorm_float16" => rms_norm(false),
-            "rmsnorm_gemma" | "rmsnorm_gemma_bfloat16" | "rmsnorm_gemma_float16" => rms_norm(true),
-            "prmsnorm" => NormConfig::PartialRmsNorm { eps, fraction: case.number("p") },
-            "scalenorm" => NormConfig::ScaleNorm { eps },
-            "dyt" => NormConfig::Dyt { alpha: None, bias: true },
-            _ => return false,
-        };
-        let low = match kind.rsplit('_').next() {
-            Some("bfloat16") => Some(FloatDType::BF16),
-            Some("float16") => Some(FloatDType::F16),
-            _ => None,
-        };
-        let prefixes: Vec<String> = match case.json["subcases"].as_object() {
-            Some(cases) => cases.keys().map(|name| format!("{name}.")).collect(),
-            None => vec![String::new()],
-        };
-        for prefix in prefixes {
-            reference_case(case, &prefix, config, low);
-        }
-        true
-    });
-}
-
-fn reference_case(case: &Case, prefix: &str, config: NormConfig, low: Option<FloatDType>) {
-    let device = Device::flex().autodiff();
-    let array = |name: &str| case.tensors.get(&format!("{prefix}{name}"));
-    let x = array("x").expect("an input");
-    let width = *x.shape.last().unwrap();
-    let rows = x.values.len() / width;
-    let matrix = |a: &Array| Tensor::<2>::from_data(TensorData::new(a.f32(), [rows, width]), &device);
-
-    let built = config.build(NormSite::of(width), &device);
-    let variant = format!("{built:?}").split('(').next().unwrap().to_string();
-    let own: HashMap<_, _> = weights(&built)
-        .into_iter()
-        .map(|(path, shape, _)| {
-            let name = path.rsplit('.').next().unwrap();
-            let given = array(name).unwrap_or_else(|| panic!("{}: {variant} has no {name}", case.name));
-            (path.clone(), (shape, given.f32()))
-        })
-        .collect();
-    let norm = assign(built, &own).unwrap();
-
-    if let Some(low) = low {
-        let y = norm.valid().forward(matrix(x).inner().cast(low));
-        assert_eq!(y.dtype(), DType::from(low), "{}", case.name);
-        let y: Vec<f64> = host(y.cast(FloatDType::F32)).into_iter().map(f64::from).collect();
-        case.close("y", "y", &y, &case.array("y").values);
-        return;
-    }
-    let x = matrix(x).require_grad();
-    let y = norm.forward(x.clone());
-    let as_f64 = |x: Vec<f32>| -> Vec<f64> { x.into_iter().map(f64::from).collect() };
-    if let Some(first) = array("y_row0") {
-        // The other row holds a NaN.
-        let y = as_f64(host(y));
-        let is_close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-5;
-        assert!(y[..width].iter().zip(&first.values).all(is_close), "{}: {prefix}: another row noticed", case.name);
-        assert!(y[width..].iter().any(|v| v.is_nan()), "{}: {prefix}: a NaN was lost", case.name);
-        return;
-    }
-    let plain = norm.valid().forward(x.clone().inner());
-    assert_eq!(host(y.clone()), host(plain), "{}: {prefix}: training and evaluation differ", case.name);
-    let gradients = (y.clone() * matrix(array("cot").expect("a cotangent"))).sum().backward();
-    let check = |name: &str, got: Vec<f32>| {
-        let key = format!("{prefix}{name}");
-        let want = &case.array(&key).values;
-        case.close(&key, &key, &as_f64(got), want);
-    };
-    check("y", host(y));
-    check("grad.x", host(x.grad(&gradients).expect("a gradient of x")));
-    for (path, gradient) in parameter_gradients(&norm, &gradients) {
-        check(&format!("grad.{}", path.rsplit('.').next().unwrap()), gradient);
     }
 }
 
@@ -273,5 +123,102 @@ fn gradients_are_those_of_finite_differences() {
         let measured = (at(1.0) - at(-1.0)) / (2.0 * step);
         let exact: f64 = gradient.iter().zip(host(direction)).map(|(g, d)| f64::from(g * d)).sum();
         assert!((measured - exact).abs() < 1e-2 * (1.0 + exact.abs()), "{config:?}: {measured} is not {exact}");
+    }
+}
+
+#[test]
+fn group_norm_is_layer_norm_with_one_group_and_instance_norm_with_one_for_each_channel() {
+    let device = Device::flex();
+    let x = draw("groups", 12, 8, &device);
+    let (sequences, time) = (3, 4);
+    let layer = shaken(NormConfig::layer_norm().build(NormSite::of(8), &device));
+    let one = shaken(GroupNorm::new(8, 1, false, 1e-5, true, &device));
+    assert!(max_difference(&host(one.forward(x.clone(), sequences)), &host(layer.forward(x.clone()))) < 1e-6);
+
+    let instance = shaken(NormConfig::InstanceNorm { eps: 1e-5, affine: true }.build(NormSite::of(8), &device));
+    let each = shaken(GroupNorm::new(8, 8, true, 1e-5, true, &device));
+    let ours = host(instance.forward_rows(x.clone(), sequences));
+    assert_eq!(ours, host(each.forward(x.clone(), sequences)));
+    assert_eq!(ours, host(instance.forward(x.clone().reshape([sequences, time, 8]))));
+
+    // burn has the channels before the time.
+    let turned = |x: Tensor<2>| x.reshape([sequences, time, 8]).swap_dims(1, 2);
+    let back = |y: Tensor<3>| host(y.swap_dims(1, 2));
+    let theirs = shaken(InstanceNormConfig::new(8).init(&device));
+    assert!(max_difference(&ours, &back(theirs.forward(turned(x.clone())))) < 1e-5);
+    let groups = shaken(GroupNorm::new(8, 2, true, 1e-5, true, &device));
+    let theirs = shaken(GroupNormConfig::new(2, 8).init(&device));
+    assert!(max_difference(&host(groups.forward(x.clone(), sequences)), &back(theirs.forward(turned(x)))) < 1e-5);
+}
+
+// burn's running variance is the biased one, so that its evaluation is another; the golden cases have ours.
+#[test]
+fn batch_norm_is_burns_in_training() {
+    let device = Device::flex().autodiff();
+    let ours = BatchNorm::new(8, 1e-5, 0.1, &device);
+    let theirs = BatchNormConfig::new(8).init(&device);
+    for step in 0..4 {
+        let x = draw(&format!("batch/{step}"), 12, 8, &device) * 3.0 + 1.0;
+        let difference = max_difference(&host(ours.forward(x.clone())), &host(theirs.forward(x)));
+        assert!(difference < 1e-5, "step {step}: {difference}");
+    }
+}
+
+#[test]
+fn moments_of_parts_together_are_those_of_the_batch() {
+    let device = Device::flex().autodiff();
+    let norm = shaken(BatchNorm::new(6, 1e-5, 0.1, &device));
+    let whole = (draw("whole", 14, 6, &device) * 2.0 + 5.0).detach().require_grad();
+    let weights = draw("weights", 14, 6, &device);
+    let y = norm.forward(whole.clone());
+    let gradient = whole.grad(&(y.clone() * weights.clone()).sum().backward()).unwrap();
+
+    // Three replicas with 2, 5 and 7 rows.
+    let parts: Vec<Tensor<2>> = [(0, 2), (2, 5), (7, 7)]
+        .into_iter()
+        .map(|(from, rows)| Tensor::from_inner(whole.clone().inner().narrow(0, from, rows)).require_grad())
+        .collect();
+    let batch = Moments::merge(&parts.iter().map(Moments::of).collect::<Vec<_>>());
+    assert_eq!(batch.rows(), 14);
+    let together = Tensor::cat(parts.iter().map(|x| norm.forward_with(x.clone(), &batch)).collect(), 0);
+    assert!(max_difference(&host(together.clone()), &host(y)) < 1e-6);
+    let gradients = (together * weights).sum().backward();
+    let of_parts: Vec<f32> = parts.iter().flat_map(|x| host(x.grad(&gradients).unwrap())).collect();
+    assert!(max_difference(&of_parts, &host(gradient)) < 1e-5);
+
+    let (single, merged) = (BatchNorm::new(6, 1e-5, 0.1, &device), BatchNorm::new(6, 1e-5, 0.1, &device));
+    single.forward(whole);
+    merged.track(&batch).unwrap();
+    let running = |norm: &BatchNorm| [norm.running().0, norm.running().1].map(host);
+    let (a, b) = (running(&single), running(&merged));
+    assert!(max_difference(&a[0], &b[0]) < 1e-6 && max_difference(&a[1], &b[1]) < 1e-5);
+}
+
+#[test]
+fn statistics_over_a_sequence_look_at_no_other_sequence() {
+    let device = Device::flex();
+    let x = draw("sequences", 8, 8, &device);
+    let changed = Tensor::cat(vec![x.clone().narrow(0, 0, 4), draw("other", 4, 8, &device)], 0);
+    for config in NormConfig::all() {
+        let norm = shaken(config.build(NormSite::of(8), &device));
+        let first = |x: Tensor<2>| host(norm.forward_rows(x, 2).narrow(0, 0, 4));
+        assert_eq!(first(x.clone()), first(changed.clone()), "{config:?}");
+    }
+}
+
+#[test]
+fn a_norm_sees_the_future_if_it_says_so() {
+    let x = |device: &Device| draw("future", 8, 8, device);
+    for config in NormConfig::all().into_iter().chain([NormConfig::GroupNorm { eps: 1e-5, groups: 2, over_time: true }])
+    {
+        for device in [Device::flex(), Device::flex().autodiff()] {
+            let norm = shaken(config.build(NormSite::of(8), &device));
+            let x = x(&device);
+            let longer = Tensor::cat(vec![x.clone(), draw("later", 4, 8, &device)], 0);
+            let now = host(norm.forward_rows(x, 1));
+            let then = host(norm.forward_rows(longer, 1).narrow(0, 0, 8));
+            let looks = if device.is_autodiff() { config.sees_the_future() } else { config.needs_the_sequence() };
+            assert_eq!(max_difference(&now, &then) > 1e-3, looks, "{config:?}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::common::{Scratch, generator, max_difference};
 use burn::tensor::Device;
 use std::path::Path;
-use unitgain_model::{Placement, Scheme};
+use unitgain_model::Placement;
 use unitgain_train::checkpoint::{Checkpoint, weights};
 use unitgain_train::metrics::Status;
 use unitgain_train::{Batch, ClipConfig, Event, Record, RunConfig, Split, Start, Summary, Trainer, read_rows, train};
@@ -103,15 +103,22 @@ fn the_same_run_twice_is_the_same_to_the_last_bit() {
 
 #[test]
 fn a_resumed_run_equals_an_unbroken_one() {
+    // BatchNorm has running statistics, which no optimizer knows.
+    for settings in [vec![], vec!["model.norm=batch_norm".to_string(), "model.placement=peri_norm".into()]] {
+        let config = RunConfig::parse(&small().to_toml(), "test", &settings).unwrap();
+        resumed_equals_unbroken(&config);
+    }
+}
+
+fn resumed_equals_unbroken(config: &RunConfig) {
     let scratch = Scratch::new("resume");
     let (whole, broken) = (scratch.0.join("whole"), scratch.0.join("broken"));
-    let config = small();
-    go(&config, &whole, Start::New);
+    go(config, &whole, Start::New);
     // Break off after step 20: the newest checkpoint is that of step 18, the records go to 18 and one
     // is half written.
     let stopped = std::panic::catch_unwind(|| {
         let _one_at_a_time = generator();
-        train(&config, &broken, Start::New, &mut |event| {
+        train(config, &broken, Start::New, &mut |event| {
             if matches!(event, Event::Step(20)) {
                 // Not a panic message in the log of a passing test.
                 std::panic::resume_unwind(Box::new("stop"));
@@ -124,7 +131,7 @@ fn a_resumed_run_equals_an_unbroken_one() {
     text.push_str("{\"step\":21,\"tok");
     std::fs::write(&metrics, text).unwrap();
 
-    go(&config, &broken, Start::Resume);
+    go(config, &broken, Start::Resume);
     assert_eq!(records(&whole), records(&broken));
     let last = |folder: &Path| std::fs::read(folder.join("checkpoints/step_00000024.safetensors")).unwrap();
     assert!(last(&whole) == last(&broken), "weights or optimizer state differ");
@@ -148,7 +155,7 @@ fn a_run_is_not_resumed_as_another() {
     other.train.steps = 6;
     assert!(problem(&other).contains("has already made 6 of train.steps = 6"));
     other.seed = 9;
-    other.model.placement = Placement::PostNorm;
+    other.model.placement = Placement::PostNorm {};
     let settings = problem(&other);
     assert!(settings.contains("seed (1, now 9)") && settings.contains("model.placement"), "{settings}");
     let set = |key: &str| RunConfig::parse(&small().to_toml(), "test", &[key.into()]).unwrap();
@@ -339,33 +346,6 @@ fn a_checkpoint_alone_rebuilds_the_model() {
     let model = checkpoint.load_model(model).unwrap();
     assert_eq!(weights(&model).len(), table.entries().len());
     assert_eq!(table.iter().find(|e| e.path.ends_with("query.weight")).unwrap().factors.lr, 0.5);
-}
-
-#[test]
-fn every_placement_norm_and_scale_trains_for_three_steps() {
-    let scratch = Scratch::new("grid");
-    for placement in Placement::ALL {
-        for norm in ["layer_norm", "rms_norm", "none"] {
-            for scale in ["one", "depth", "re_zero", "layer_scale"] {
-                let settings = [
-                    format!("model.placement={}", placement.about().0),
-                    format!("model.norm={norm}"),
-                    format!("model.scale={scale}"),
-                    format!("model.init={}", Scheme::xavier().about().0),
-                    "train.steps=3".into(),
-                    "schedule.kind=constant".into(),
-                ];
-                let config = RunConfig::parse(&small().to_toml(), "test", &settings).unwrap();
-                let refused = placement == Placement::DeepNorm && (norm == "none" || scale == "depth");
-                assert_eq!(config.prepare().is_err(), refused, "{settings:?}");
-                if !refused {
-                    let summary = go(&config, &scratch.0.join("run"), Start::Replace);
-                    assert!(summary.loss.unwrap().is_finite(), "{settings:?}");
-                    assert_eq!(summary.status, Status::Finished);
-                }
-            }
-        }
-    }
 }
 
 #[test]

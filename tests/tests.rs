@@ -3,10 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod blocks;
+mod combinations;
 mod common;
 mod examples;
+mod golden_norms;
 mod model;
 mod norms;
 mod optimizers;
+mod placements;
 mod run;
+mod sanity;
 mod trajectories;

@@ -34,8 +34,8 @@ fn trajectories_match_the_reference() {
             names.plain("tok_emb", "embedding".into());
             names.plain("pos_emb", "position".into());
             names.turned("lm_head", "head.weight".into());
-            if placement(case) == Placement::DeepNorm {
-                let alpha = Placement::DeepNorm.constant(0, n("N"));
+            if placement(case) == (Placement::DeepNorm {}) {
+                let alpha = Placement::DeepNorm {}.constant(0, n("N"));
                 assert!((alpha - case.number("alpha")).abs() < 1e-9, "{}: alpha is {alpha}", case.name);
             }
             follow(case, &model, &names);
@@ -87,10 +87,10 @@ fn trajectories_match_the_reference() {
 
 fn placement(case: &Case) -> Placement {
     match case.text("placement") {
-        "pre_ln" => Placement::PreNorm,
-        "post_ln" => Placement::PostNorm,
-        "deepnorm" => Placement::DeepNorm,
-        "sandwich" => Placement::Sandwich,
+        "pre_ln" => Placement::PreNorm {},
+        "post_ln" => Placement::PostNorm {},
+        "deepnorm" => Placement::DeepNorm {},
+        "sandwich" => Placement::Sandwich {},
         other => panic!("{}: unknown placement {other:?}", case.name),
     }
 }

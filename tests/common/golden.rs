@@ -5,7 +5,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use unitgain_model::NormConfig;
+use unitgain_model::{NormConfig, Placement, ScaleConfig};
 
 /// Where the reference data are: `UNITGAIN_GOLDEN`, or `tests/golden`.
 fn root() -> PathBuf {
@@ -192,6 +192,7 @@ impl Names {
                     names.norm(&format!("layers.{l}.norm{number}{suffix}"), ["gamma", "beta"], &to, beta);
                 }
                 names.plain(&format!("layers.{l}.alpha"), format!("{block}.shared_scale"));
+                names.plain(&format!("layers.{l}.omega{number}"), format!("{block}.{branch}.omega"));
                 for scale in ["ls", "alpha"] {
                     names.plain(&format!("layers.{l}.{scale}{number}"), format!("{block}.{branch}.scale"));
                 }
@@ -227,4 +228,39 @@ impl Names {
 /// A list of numbers.
 pub(crate) fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
+}
+
+/// Placement and scale by the reference's name; the settings of the case hold their numbers.
+pub(crate) fn connection(name: &str, case: &Case) -> Option<(Placement, ScaleConfig)> {
+    let one = ScaleConfig::One {};
+    let learned = ScaleConfig::LayerScale { init: None };
+    Some(match name {
+        "pre_ln" => match case.setting("branch_multiplier").as_f64() {
+            Some(value) => (Placement::PreNorm {}, ScaleConfig::Constant { value }),
+            None => (Placement::PreNorm {}, one),
+        },
+        "post_ln" => (Placement::PostNorm {}, one),
+        "deepnorm" => (Placement::DeepNorm {}, one),
+        "sandwich" => (Placement::Sandwich {}, one),
+        "peri_ln" => (Placement::PeriNorm {}, one),
+        "output_norm" => (Placement::OutputNorm {}, one),
+        "sub_ln" => (Placement::SubNorm {}, one),
+        "parallel" => (Placement::Parallel {}, one),
+        "parallel_shared_norm" => (Placement::ParallelShared {}, one),
+        "normformer" => (Placement::Normformer {}, one),
+        "mix_ln" => {
+            let layers = case.size("N");
+            (Placement::MixNorm { fraction: (layers / 4).max(1) as f64 / layers as f64 }, one)
+        }
+        "residual_dual" => (Placement::ResDual {}, one),
+        "admin" => (Placement::Admin { omega: 1.0 }, one),
+        "ln_scaling" => (Placement::ScaledPreNorm {}, one),
+        "plain_residual" => (Placement::None {}, one),
+        "nfnet_scaled" => (Placement::None {}, ScaleConfig::Nfnet { alpha: case.number("alpha") }),
+        "layerscale_nonorm" => (Placement::None {}, learned),
+        "preln_layerscale" => (Placement::PreNorm {}, learned),
+        "rezero" => (Placement::None {}, ScaleConfig::ReZero { shared: true }),
+        "skipinit" => (Placement::None {}, ScaleConfig::SkipInit { init: 0.0 }),
+        _ => return None,
+    })
 }

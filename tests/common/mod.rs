@@ -2,10 +2,11 @@
 
 pub(crate) mod golden;
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Gradients, Tensor};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use unitgain_init::sample;
 use unitgain_train::checkpoint::weights;
 
 /// A folder of its own for one test, removed at the end.
@@ -73,4 +74,40 @@ pub(crate) fn parameter_gradients<M: Module>(module: &M, gradients: &Gradients) 
     let mut read = Read(gradients, Vec::new());
     module.visit(&mut read);
     weights(module).into_iter().zip(read.1).filter_map(|((path, ..), gradient)| Some((path, gradient?))).collect()
+}
+
+/// Standard normal numbers, the same for the same path.
+pub(crate) fn draw(path: &str, rows: usize, width: usize, device: &Device) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(sample::normal(1, path, rows * width, 1.0), [rows, width]), device)
+}
+
+/// The numbers of a tensor.
+pub(crate) fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.into_data().iter::<f32>().collect()
+}
+
+/// A module whose gains and biases are not 1 and 0, the same in every module of the same shapes.
+pub(crate) fn shaken<M: Module>(module: M) -> M {
+    struct Shake(usize);
+    impl ModuleMapper for Shake {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            self.0 += 1;
+            let (id, tensor, mapper) = param.consume();
+            let shape = tensor.shape();
+            let noise = sample::normal(1, &format!("shake/{}", self.0), shape.num_elements(), 0.3);
+            let noise = Tensor::<D>::from_data(TensorData::new(noise, shape), &tensor.device());
+            let device = tensor.device();
+            let tensor = (tensor + noise).detach();
+            Param::from_mapped_value(id, if device.is_autodiff() { tensor.require_grad() } else { tensor }, mapper)
+        }
+    }
+    module.map(&mut Shake(0))
+}
+
+/// The device that reference data are compared on: that of `UNITGAIN_TEST_BACKEND`, else flex.
+pub(crate) fn test_device() -> Device {
+    match std::env::var("UNITGAIN_TEST_BACKEND") {
+        Ok(name) => unitgain_train::device::from_name(&name).unwrap(),
+        Err(_) => Device::flex(),
+    }
 }

@@ -1,0 +1,109 @@
+//! The table of settings that exclude each other: in the code, in the docs, and in action.
+
+use std::fmt::Write;
+use std::path::Path;
+use unitgain_model::{
+    AttentionScale, ModelConfig, NormConfig, Parametrization, Placement, RULES, ScaleConfig, Scheme, Verdict,
+    WeightNormConfig,
+};
+use unitgain_norms::weight::Flavour;
+
+fn tiny() -> ModelConfig {
+    ModelConfig { vocab_size: Some(11), context: 12, d_model: 16, n_layers: 3, n_heads: 4, ..ModelConfig::default() }
+}
+
+#[test]
+fn combinations_are_refused_or_warned_of() {
+    let deep = || ModelConfig { placement: Placement::DeepNorm {}, ..tiny() };
+    let mup = |base_width| Parametrization::Mup { base_width, base_head_dim: None };
+    let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
+    let dyt = NormConfig::Dyt { alpha: None, bias: true };
+    let refused = [
+        ModelConfig { init: Some(Scheme::gpt2()), ..deep() },
+        ModelConfig { scale: ScaleConfig::Depth {}, ..deep() },
+        ModelConfig { scale: ScaleConfig::Depth {}, init: Some(Scheme::gpt2()), ..tiny() },
+        ModelConfig { norm: NormConfig::None {}, ..deep() },
+        ModelConfig { mlp_placement: Some(Placement::Parallel {}), ..tiny() },
+        ModelConfig { zero_writers: true, scale: ScaleConfig::SkipInit { init: 0.0 }, ..tiny() },
+        ModelConfig { placement: Placement::PeriNorm {}, embedding_norm: Some(NormConfig::None {}), ..tiny() },
+        ModelConfig { final_norm: Some(true), ..deep() },
+        ModelConfig { final_norm: Some(true), norm: NormConfig::None {}, ..tiny() },
+        ModelConfig {
+            zero_writers: true,
+            placement: Placement::Sandwich {},
+            norm: NormConfig::L2Norm { eps: 1e-5 },
+            ..tiny()
+        },
+        ModelConfig { zero_writers: true, weight_norm: WeightNormConfig::WeightNorm {}, ..tiny() },
+        ModelConfig { weight_norm: standardized, parametrization: mup(4), ..tiny() },
+        ModelConfig { placement: Placement::HybridNorm {}, qk_norm: NormConfig::rms_norm(), ..tiny() },
+        ModelConfig { placement: Placement::ResDual {}, mlp_placement: Some(Placement::PostNorm {}), ..tiny() },
+        ModelConfig { qk_norm: NormConfig::InstanceNorm { eps: 1e-5, affine: true }, ..tiny() },
+        ModelConfig { scale: ScaleConfig::Fixup {}, ..tiny() },
+        ModelConfig {
+            scale: ScaleConfig::Fixup {},
+            placement: Placement::None {},
+            weight_norm: standardized,
+            ..tiny()
+        },
+    ];
+    let warned = [
+        ModelConfig { final_norm: Some(false), ..tiny() },
+        ModelConfig { init: Some(Scheme::lecun()), ..deep() },
+        ModelConfig { placement: Placement::ScaledPreNorm {}, init: Some(Scheme::gpt2()), ..tiny() },
+        ModelConfig { scale: ScaleConfig::ReZero { shared: false }, ..tiny() },
+        ModelConfig { norm: NormConfig::None {}, placement: Placement::PostNorm {}, ..tiny() },
+        ModelConfig { scale: ScaleConfig::Depth {}, placement: Placement::Sandwich {}, ..tiny() },
+        ModelConfig { parametrization: mup(16), ..tiny() },
+        ModelConfig { scale: ScaleConfig::Nfnet { alpha: 0.2 }, ..tiny() },
+        ModelConfig { norm: NormConfig::BatchNorm { eps: 1e-5, momentum: 0.1 }, ..tiny() },
+        ModelConfig { norm: dyt, embedding_scale: Some(1.0.into()), ..tiny() },
+        ModelConfig { placement: Placement::MixNorm { fraction: 0.25 }, ..tiny() },
+        ModelConfig {
+            qk_norm: NormConfig::L2Norm { eps: 1e-5 },
+            attention_scale: Some(AttentionScale::HeadDim {}),
+            ..tiny()
+        },
+    ];
+    let mut met = Vec::new();
+    for config in refused {
+        let problem = config.resolved().unwrap_err().to_string();
+        let rule = RULES
+            .iter()
+            .find(|r| problem.contains(r.pair) && problem.contains(r.fix))
+            .unwrap_or_else(|| panic!("{problem}"));
+        assert_eq!(rule.verdict, Verdict::Refuse);
+        met.push(rule.pair);
+    }
+    for config in warned {
+        let rules = config.warnings().unwrap();
+        assert_eq!(rules.len(), 1, "{config:?}");
+        met.push(rules[0].pair);
+    }
+    met.sort_unstable();
+    let mut all: Vec<_> = RULES.iter().map(|r| r.pair).collect();
+    all.sort_unstable();
+    assert_eq!(met, all, "every rule has a case here");
+    assert!(tiny().warnings().unwrap().is_empty() && deep().warnings().unwrap().is_empty());
+}
+
+/// `UNITGAIN_WRITE_DOCS=1 cargo test --release` writes the page anew.
+#[test]
+fn the_docs_print_the_table() {
+    let mut table = String::from("| settings | what happens | why | instead |\n|---|---|---|---|\n");
+    for verdict in [Verdict::Refuse, Verdict::Warn] {
+        for rule in RULES.iter().filter(|rule| rule.verdict == verdict) {
+            let happens = if verdict == Verdict::Refuse { "refused" } else { "warning" };
+            writeln!(table, "| {} | {happens} | {} | {} |", rule.pair, rule.reason, rule.fix).unwrap();
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/combinations.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let start = page.find("| settings |").expect("a table");
+    let end = page[start..].find("\n\n").map_or(page.len(), |n| start + n + 1);
+    if std::env::var_os("UNITGAIN_WRITE_DOCS").is_some() {
+        std::fs::write(&path, format!("{}{table}{}", &page[..start], &page[end..])).unwrap();
+        return;
+    }
+    assert!(page[start..end] == table, "docs/combinations.md is not the table of the code; write it anew");
+}

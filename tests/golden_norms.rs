@@ -1,0 +1,410 @@
+//! Every norm, forward and every gradient, against float64.
+
+use crate::common::golden::{Array, Case, walk};
+use crate::common::{host, parameter_gradients, test_device};
+use burn::module::{Module, Param};
+use burn::tensor::ops::{AttentionModuleOptions, ConvOptions};
+use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor, TensorData, module};
+use std::collections::HashMap;
+use unitgain_model::{AttentionScale, QkNorm, QkNormOver};
+use unitgain_norms::weight::{Flavour, WeightNorm, WeightNormConfig};
+use unitgain_norms::{BatchNorm, GroupNorm, Norm, NormConfig, NormSite, SingleRow};
+use unitgain_train::checkpoint::{assign, weights};
+
+#[test]
+fn norms_match_the_reference_forward_and_backward() {
+    walk("norms", |kind, case| {
+        let eps = case.setting("eps").as_f64().unwrap_or(0.0);
+        let layer_norm = |gain, bias| NormConfig::LayerNorm { eps, gain, bias };
+        let rms_norm = |unit_offset| NormConfig::RmsNorm { eps, gain: true, unit_offset };
+        let config = match kind {
+            "layernorm" | "layernorm_bfloat16" | "layernorm_float16" => layer_norm(true, true),
+            "layernorm_nobias" => layer_norm(true, false),
+            "layernorm_noaffine" => layer_norm(false, false),
+            "rmsnorm" | "rmsnorm_bfloat16" | "rmsnorm_float16" => rms_norm(false),
+            "rmsnorm_gemma" | "rmsnorm_gemma_bfloat16" | "rmsnorm_gemma_float16" => rms_norm(true),
+            "prmsnorm" => NormConfig::PartialRmsNorm { eps, fraction: case.number("p") },
+            "scalenorm" => NormConfig::ScaleNorm { eps },
+            "dyt" => NormConfig::Dyt { alpha: None, bias: true },
+            "batchnorm" => {
+                batch_norm(case, eps);
+                return true;
+            }
+            "groupnorm" | "instancenorm" => {
+                group_norm(case, kind, eps);
+                return true;
+            }
+            "weightnorm" | "scaled_weight_standardization" => {
+                weight_norm(case, kind);
+                return true;
+            }
+            _ if kind.starts_with("qknorm_") => {
+                qk_norm(case, kind, eps);
+                return true;
+            }
+            _ => return false,
+        };
+        let low = match kind.rsplit('_').next() {
+            Some("bfloat16") => Some(FloatDType::BF16),
+            Some("float16") => Some(FloatDType::F16),
+            _ => None,
+        };
+        let prefixes: Vec<String> = match case.json["subcases"].as_object() {
+            Some(cases) => cases.keys().map(|name| format!("{name}.")).collect(),
+            None => vec![String::new()],
+        };
+        for prefix in prefixes {
+            reference_case(case, &prefix, config, low);
+        }
+        true
+    });
+}
+
+fn reference_case(case: &Case, prefix: &str, config: NormConfig, low: Option<FloatDType>) {
+    let device = test_device().autodiff();
+    let array = |name: &str| case.tensors.get(&format!("{prefix}{name}"));
+    let x = array("x").expect("an input");
+    let width = *x.shape.last().unwrap();
+    let rows = x.values.len() / width;
+    let matrix = |a: &Array| Tensor::<2>::from_data(TensorData::new(a.f32(), [rows, width]), &device);
+
+    let built = config.build(NormSite::of(width), &device);
+    let variant = format!("{built:?}").split('(').next().unwrap().to_string();
+    let own: HashMap<_, _> = weights(&built)
+        .into_iter()
+        .map(|(path, shape, _)| {
+            let name = path.rsplit('.').next().unwrap();
+            let given = array(name).unwrap_or_else(|| panic!("{}: {variant} has no {name}", case.name));
+            (path.clone(), (shape, given.f32()))
+        })
+        .collect();
+    let norm = assign(built, &own).unwrap();
+
+    if let Some(low) = low {
+        if !has_type(low) {
+            return;
+        }
+        let y = norm.valid().forward(matrix(x).inner().cast(low));
+        assert_eq!(y.dtype(), DType::from(low), "{}", case.name);
+        let y: Vec<f64> = host(y.cast(FloatDType::F32)).into_iter().map(f64::from).collect();
+        case.close("y", "y", &y, &case.array("y").values);
+        return;
+    }
+    let x = matrix(x).require_grad();
+    let y = norm.forward(x.clone());
+    let as_f64 = |x: Vec<f32>| -> Vec<f64> { x.into_iter().map(f64::from).collect() };
+    if let Some(first) = array("y_row0") {
+        // The other row holds a NaN.
+        let y = as_f64(host(y));
+        let is_close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-5;
+        assert!(y[..width].iter().zip(&first.values).all(is_close), "{}: {prefix}: another row noticed", case.name);
+        assert!(y[width..].iter().any(|v| v.is_nan()), "{}: {prefix}: a NaN was lost", case.name);
+        return;
+    }
+    let plain = norm.valid().forward(x.clone().inner());
+    assert_eq!(host(y.clone()), host(plain), "{}: {prefix}: training and evaluation differ", case.name);
+    let gradients = (y.clone() * matrix(array("cot").expect("a cotangent"))).sum().backward();
+    let check = |name: &str, got: Vec<f32>| {
+        let key = format!("{prefix}{name}");
+        let want = &case.array(&key).values;
+        case.close(&key, &key, &as_f64(got), want);
+    };
+    check("y", host(y));
+    check("grad.x", host(x.grad(&gradients).expect("a gradient of x")));
+    for (path, gradient) in parameter_gradients(&norm, &gradients) {
+        check(&format!("grad.{}", path.rsplit('.').next().unwrap()), gradient);
+    }
+}
+
+/// Whether the backend computes with this type.
+fn has_type(dtype: FloatDType) -> bool {
+    let is_ndarray = std::env::var("UNITGAIN_TEST_BACKEND").is_ok_and(|name| name == "ndarray");
+    dtype == FloatDType::F32 || !is_ndarray
+}
+
+fn f64s(x: Vec<f32>) -> Vec<f64> {
+    x.into_iter().map(f64::from).collect()
+}
+
+/// `[samples, channels, ..]` as rows `[samples * .., channels]`.
+fn rows(array: &Array, device: &Device) -> Tensor<2> {
+    let (n, c) = (array.shape[0], array.shape[1]);
+    let rest: usize = array.shape[2..].iter().product();
+    let x = Tensor::<3>::from_data(TensorData::new(array.f32(), [n, c, rest]), device);
+    x.swap_dims(1, 2).reshape([n * rest, c])
+}
+
+/// The other way round, in the order of the reference.
+fn unrows(x: Tensor<2>, like: &Array) -> Vec<f64> {
+    let (n, c) = (like.shape[0], like.shape[1]);
+    let rest: usize = like.shape[2..].iter().product();
+    f64s(host(x.reshape([n, rest, c]).swap_dims(1, 2)))
+}
+
+/// Puts tensors of the case, by the last part of their path, into a module.
+fn filled<M: Module>(module: M, case: &Case, of: impl Fn(&str) -> Option<Vec<f32>>) -> M {
+    let values: HashMap<_, _> = weights(&module)
+        .into_iter()
+        .map(|(path, shape, _)| {
+            let name = path.rsplit('.').next().unwrap().to_string();
+            let given = of(&name).unwrap_or_else(|| case.array(&name).f32());
+            (path, (shape, given))
+        })
+        .collect();
+    assign(module, &values).unwrap()
+}
+
+fn gradient_of<M: Module>(module: &M, gradients: &Gradients, name: &str) -> Vec<f64> {
+    let all = parameter_gradients(module, gradients);
+    let found = all.into_iter().find(|(path, _)| path.rsplit('.').next() == Some(name));
+    f64s(found.unwrap_or_else(|| panic!("{name} has no gradient")).1)
+}
+
+fn batch_norm(case: &Case, eps: f64) {
+    let device = test_device().autodiff();
+    let momentum = case.number("momentum");
+    let steps = case.setting("steps").as_u64();
+    let array = |name: &str| case.tensors.get(name);
+    let width = array("x").or(array("step0.x")).expect("an input").shape[1];
+    let start = |name: &str| match name {
+        "running_mean" => Some(array(name).map_or(vec![0.0; width], Array::f32)),
+        "running_var" => Some(array(name).map_or(vec![1.0; width], Array::f32)),
+        "gamma" if array(name).is_none() => Some(vec![1.0; width]),
+        "beta" if array(name).is_none() => Some(vec![0.0; width]),
+        _ => None,
+    };
+    let built = NormConfig::BatchNorm { eps, momentum }.build(NormSite::of(width), &device);
+    let Norm::BatchNorm(norm) = filled(built, case, start) else { panic!("another kind") };
+    let running = |norm: &BatchNorm| (f64s(host(norm.running().0)), f64s(host(norm.running().1)));
+
+    if !case.json["expects_error"].is_null() {
+        let x = case.array("x");
+        let before = running(&norm);
+        assert_eq!(norm.try_forward(rows(x, &device)).err(), Some(SingleRow), "{}", case.name);
+        assert_eq!(running(&norm), before, "{}: a refused batch moved the running statistics", case.name);
+        let plain = norm.valid().forward(rows(x, &device.clone().inner()));
+        case.close("eval_y", "eval_y", &unrows(plain, x), &case.array("eval_y").values);
+        return;
+    }
+    let train = |x: &Array, check: &dyn Fn(&str, &Array, Vec<f64>)| {
+        let input = rows(x, &device).require_grad();
+        let y = norm.forward(input.clone());
+        check("y", x, unrows(y.clone(), x));
+        if let Some(cot) = array("cot").filter(|cot| cot.shape == x.shape) {
+            let gradients = (y * rows(cot, &device)).sum().backward();
+            check("grad.x", x, unrows(input.grad(&gradients).unwrap(), x));
+            check("grad.gamma", x, gradient_of(&norm, &gradients, "gamma"));
+            check("grad.beta", x, gradient_of(&norm, &gradients, "beta"));
+        }
+    };
+    let Some(steps) = steps else {
+        // One edge a channel, each with its own bound.
+        train(case.array("x"), &|name, _, got| match case.json["per_channel_atol"][name].as_array() {
+            Some(bounds) => {
+                for (i, (got, want)) in got.iter().zip(&case.array(name).values).enumerate() {
+                    let bound = bounds[i % width].as_f64().unwrap();
+                    assert!((got - want).abs() <= bound, "{}: {name}[{i}] is {got}, not {want}", case.name);
+                }
+            }
+            None => case.close(name, name, &got, &case.array(name).values),
+        });
+        return;
+    };
+    for step in 0..steps {
+        let x = case.array(&format!("step{step}.x"));
+        let is_last = step + 1 == steps;
+        train(x, &|name, _, got| {
+            let key = if name == "y" { format!("step{step}.y") } else { name.to_string() };
+            if let Some(want) = array(&key).filter(|_| name == "y" || is_last) {
+                case.close(&key, &key, &got, &want.values);
+            }
+        });
+        let (mean, var) = running(&norm);
+        for (name, got) in [("running_mean", mean), ("running_var", var)] {
+            let key = format!("step{step}.{name}");
+            case.close(&key, &key, &got, &case.array(&key).values);
+        }
+    }
+    let last = case.array(&format!("step{}.x", steps - 1));
+    let plain = norm.valid().forward(rows(last, &device.clone().inner()));
+    case.close("eval_y", "eval_y", &unrows(plain, last), &case.array("eval_y").values);
+    let input = rows(last, &device).require_grad();
+    let gradients = (norm.evaluate(input.clone()) * rows(case.array("cot"), &device)).sum().backward();
+    let of_x = unrows(input.grad(&gradients).unwrap(), last);
+    let found = [
+        ("x", of_x),
+        ("gamma", gradient_of(&norm, &gradients, "gamma")),
+        ("beta", gradient_of(&norm, &gradients, "beta")),
+    ];
+    for (name, got) in found {
+        let key = format!("eval_grad.{name}");
+        case.close(&key, &key, &got, &case.array(&key).values);
+    }
+}
+
+fn group_norm(case: &Case, kind: &str, eps: f64) {
+    let device = test_device().autodiff();
+    let x = case.array("x");
+    let width = x.shape[1];
+    let groups = if kind == "instancenorm" { width } else { case.size("groups") };
+    let over_time = x.shape.len() > 2;
+    let affine = case.setting("affine").as_bool().unwrap();
+    let norm = filled(GroupNorm::new(width, groups, over_time, eps, affine, &device), case, |_| None);
+    let input = rows(x, &device).require_grad();
+    let y = norm.forward(input.clone(), x.shape[0]);
+    case.close("y", "y", &unrows(y.clone(), x), &case.array("y").values);
+    let gradients = (y * rows(case.array("cot"), &device)).sum().backward();
+    case.close("grad.x", "grad.x", &unrows(input.grad(&gradients).unwrap(), x), &case.array("grad.x").values);
+    for (path, got) in parameter_gradients(&norm, &gradients) {
+        let key = format!("grad.{path}");
+        case.close(&key, &key, &f64s(got), &case.array(&key).values);
+    }
+}
+
+/// Linear and convolution weights, whose units are the rows of the reference, are columns here.
+fn weight_norm(case: &Case, kind: &str) {
+    let device = test_device().autodiff();
+    let array = |name: &str| case.array(name);
+    let (stored, used) = if kind == "weightnorm" { ("v", "w") } else { ("weight", "w_hat") };
+    let shape = array(stored).shape.clone();
+    let fan_out = shape[0];
+    let columns =
+        |a: &Array| Array { shape: vec![fan_out, a.values.len() / fan_out], values: a.values.clone() }.transposed();
+    let config = match kind {
+        "weightnorm" => WeightNormConfig::WeightNorm {},
+        _ => WeightNormConfig::ScaledWeightStandardization {
+            flavour: match case.text("flavour") {
+                "timm" => Flavour::Timm,
+                "nfnet" => Flavour::Nfnet,
+                other => panic!("{}: unknown flavour {other}", case.name),
+            },
+            eps: case.setting("eps").as_f64(),
+        },
+    };
+    let gamma = case.setting("gamma_act").as_f64().unwrap_or(1.0);
+    let matrix = columns(array(stored));
+    let norm = config.build(&matrix.f32(), fan_out, gamma, 1.0, &device);
+    // At the start a length is that of its direction, so that nothing changes.
+    if let WeightNorm::WeightNorm(_) = &norm {
+        let same = norm.forward(Tensor::from_data(TensorData::new(matrix.f32(), [matrix.shape[0], fan_out]), &device));
+        let difference = crate::common::max_difference(&host(same), &matrix.f32());
+        assert!(difference < 1e-6, "{}: {difference}", case.name);
+    }
+    let norm = filled(norm, case, |_| None);
+    let weight = Param::from_tensor(Tensor::<2>::from_data(
+        TensorData::new(matrix.f32(), [matrix.shape[0], matrix.shape[1]]),
+        &device,
+    ));
+    let bias = Tensor::<1>::from_data(array("bias").f32().as_slice(), &device).require_grad();
+    let w = norm.forward(weight.val());
+    let as_rows = |x: Tensor<2>| f64s(host(x.transpose()));
+    case.close(used, used, &as_rows(w.clone()), &array(used).values);
+
+    let x = array("x");
+    let flat = Tensor::<1>::from_data(x.f32().as_slice(), &device).require_grad();
+    let cot = Tensor::<1>::from_data(array("cot.y").f32().as_slice(), &device);
+    let y: Tensor<1> = match shape.len() {
+        2 => {
+            module::linear(flat.clone().reshape([x.shape[0], x.shape[1]]), w.clone(), Some(bias.clone())).flatten(0, 1)
+        }
+        3 => {
+            let kernel = w.clone().transpose().reshape([shape[0], shape[1], shape[2]]);
+            let input = flat.clone().reshape([x.shape[0], x.shape[1], x.shape[2]]);
+            let options = ConvOptions::new([1], [case.size("padding")], [1], case.size("groups"));
+            module::conv1d(input, kernel, Some(bias.clone()), options).flatten(0, 2)
+        }
+        4 => {
+            let kernel = w.clone().transpose().reshape([shape[0], shape[1], shape[2], shape[3]]);
+            let input = flat.clone().reshape([x.shape[0], x.shape[1], x.shape[2], x.shape[3]]);
+            let padding = case.size("padding");
+            let options = ConvOptions::new([1, 1], [padding, padding], [1, 1], case.size("groups"));
+            module::conv2d(input, kernel, Some(bias.clone()), options).flatten(0, 3)
+        }
+        _ => panic!("{}: a weight of shape {shape:?}", case.name),
+    };
+    case.close("y", "y", &f64s(host(y.clone())), &array("y").values);
+    let of_weight = columns(array(&format!("cot.{used}")));
+    let of_weight = Tensor::<2>::from_data(TensorData::new(of_weight.f32(), [matrix.shape[0], fan_out]), &device);
+    let gradients = ((y * cot).sum() + (w * of_weight).sum()).backward();
+    case.close("grad.x", "grad.x", &f64s(host(flat.grad(&gradients).unwrap())), &array("grad.x").values);
+    case.close("grad.bias", "grad.bias", &f64s(host(bias.grad(&gradients).unwrap())), &array("grad.bias").values);
+    let key = format!("grad.{stored}");
+    case.close(&key, &key, &as_rows(weight.val().grad(&gradients).unwrap()), &array(&key).values);
+    for (path, got) in parameter_gradients(&norm, &gradients) {
+        let key = format!("grad.{}", path.rsplit('.').next().unwrap());
+        case.close(&key, &key, &f64s(got), &array(&key).values);
+    }
+}
+
+/// From given queries, keys and values, through what attention does with them.
+fn qk_norm(case: &Case, kind: &str, eps: f64) {
+    let device = test_device().autodiff();
+    let n = |key| case.size(key);
+    let (batch, heads, kv_heads, time, head_dim) = (n("B"), n("heads"), n("kv_heads"), n("T"), n("head_dim"));
+    let (config, over) = match kind {
+        "qknorm_l2" => (NormConfig::L2Norm { eps }, QkNormOver::Head),
+        "qknorm_rms" => (NormConfig::RmsNorm { eps, gain: true, unit_offset: false }, QkNormOver::Head),
+        "qknorm_gemma_rms" => (NormConfig::RmsNorm { eps, gain: true, unit_offset: true }, QkNormOver::Head),
+        "qknorm_layernorm" => (NormConfig::LayerNorm { eps, gain: true, bias: true }, QkNormOver::Head),
+        "qknorm_rms_full" => (NormConfig::RmsNorm { eps, gain: true, unit_offset: false }, QkNormOver::Width),
+        _ => panic!("{}: unknown kind {kind}", case.name),
+    };
+    // g = 1 / tau.
+    let tau = case.tensors.get("tau").map(|tau| tau.values[0]);
+    let scale = match tau {
+        Some(tau) => AttentionScale::Learned { init: Some(1.0 / tau) },
+        None => AttentionScale::HeadDim {},
+    };
+    let norm = QkNorm::new(&config, over, scale, [heads, kv_heads, head_dim], (head_dim as f64).powf(-0.5), &device);
+    let given: HashMap<_, _> = weights(&norm)
+        .into_iter()
+        .map(|(path, shape, values)| {
+            let name = match path.split('.').collect::<Vec<_>>()[..] {
+                ["query", _, name] => format!("q_{name}"),
+                ["key", _, name] => format!("k_{name}"),
+                _ => return (path, (shape, values)),
+            };
+            (path, (shape, case.array(&name).f32()))
+        })
+        .collect();
+    let norm = assign(norm, &given).unwrap();
+    let input = |name: &str, heads: usize| {
+        let data = TensorData::new(case.array(name).f32(), [batch, heads, time, head_dim]);
+        Tensor::<4>::from_data(data, &device).require_grad()
+    };
+    let (q, k, v) = (input("q", heads), input("k", kv_heads), input("v", kv_heads));
+    let as_rows = |x: Tensor<4>, heads: usize| x.swap_dims(1, 2).reshape([batch * time, heads * head_dim]);
+    let q_hat = norm.query(as_rows(q.clone(), heads), batch, heads).swap_dims(1, 2);
+    let k_hat = norm.key(as_rows(k.clone(), kv_heads), batch, kv_heads).swap_dims(1, 2);
+    let group = heads / kv_heads;
+    let per_query = |x: Tensor<4>| {
+        let x = x.unsqueeze_dim::<5>(2).expand([batch, kv_heads, group, time, head_dim]);
+        x.reshape([batch, heads, time, head_dim])
+    };
+    let (k_hat, values) = (per_query(k_hat), per_query(v.clone()));
+    let logits = q_hat.clone().matmul(k_hat.clone().swap_dims(2, 3)) * norm.scale();
+    let options = AttentionModuleOptions { scale: Some(norm.scale()), softcap: None, is_causal: true };
+    let out = module::attention(q_hat, k_hat, values, None, None, options);
+    let check = |name: &str, got: Tensor<4>| case.close(name, name, &f64s(host(got)), &case.array(name).values);
+    check("logits", logits.clone());
+    check("out", out.clone());
+    let cot = |name: &str| {
+        let array = case.array(name);
+        let shape = [array.shape[0], array.shape[1], array.shape[2], array.shape[3]];
+        Tensor::<4>::from_data(TensorData::new(array.f32(), shape), &device)
+    };
+    let gradients = ((logits * cot("cot.logits")).sum() + (out * cot("cot.out")).sum()).backward();
+    for (name, x) in [("q", q), ("k", k), ("v", v)] {
+        check(&format!("grad.{name}"), x.grad(&gradients).unwrap());
+    }
+    for (path, got) in parameter_gradients(&norm, &gradients) {
+        let (name, got) = match path.split('.').collect::<Vec<_>>()[..] {
+            ["query", _, name] => (format!("q_{name}"), f64s(got)),
+            ["key", _, name] => (format!("k_{name}"), f64s(got)),
+            // dL/dtau = -dL/dg / tau^2.
+            _ => ("tau".to_string(), vec![-f64::from(got[0]) / tau.unwrap().powi(2)]),
+        };
+        let key = format!("grad.{name}");
+        case.close(&key, &key, &got, &case.array(&key).values);
+    }
+}
