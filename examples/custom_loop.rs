@@ -23,7 +23,7 @@ pub(crate) fn run() -> Result<(f32, f32), unitgain_model::ModelError> {
         context: 16,
         d_model: 32,
         n_layers: 2,
-        placement: Placement::Sandwich,
+        placement: Placement::Sandwich {},
         norm: NormConfig::rms_norm(),
         ..ModelConfig::default()
     };

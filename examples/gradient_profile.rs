@@ -41,7 +41,7 @@ pub(crate) fn profile(placement: Placement) -> Result<Vec<f32>, ModelError> {
 
 #[allow(dead_code)]
 fn main() -> Result<(), ModelError> {
-    for placement in [Placement::PreNorm, Placement::PostNorm, Placement::DeepNorm] {
+    for placement in [Placement::PreNorm {}, Placement::PostNorm {}, Placement::DeepNorm {}] {
         let norms = profile(placement)?;
         let ratio = norms[LAYERS - 1] / norms[0];
         let shown: Vec<String> = norms.iter().step_by(4).map(|n| format!("{n:.4}")).collect();
