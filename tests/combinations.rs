@@ -3,13 +3,17 @@
 use std::fmt::Write;
 use std::path::Path;
 use unitgain_model::{
-    AttentionScale, ModelConfig, NormConfig, Parametrization, Placement, RULES, ScaleConfig, Scheme, Verdict,
-    WeightNormConfig,
+    AttentionScale, BlockConfig, ModelConfig, NormConfig, Parametrization, Placement, Position, QkNormOver, RULES,
+    ScaleConfig, Scheme, Verdict, WeightNormConfig,
 };
 use unitgain_norms::weight::Flavour;
 
 fn tiny() -> ModelConfig {
     ModelConfig { vocab_size: Some(11), context: 12, d_model: 16, n_layers: 3, n_heads: 4, ..ModelConfig::default() }
+}
+
+fn last_block(placement: Placement) -> BlockConfig {
+    BlockConfig { range: [2, 3], placement: Some(placement), mlp_placement: None, norm: None, scale: None }
 }
 
 #[test]
@@ -39,7 +43,15 @@ fn combinations_are_refused_or_warned_of() {
         ModelConfig { placement: Placement::HybridNorm {}, qk_norm: NormConfig::rms_norm(), ..tiny() },
         ModelConfig { placement: Placement::ResDual {}, mlp_placement: Some(Placement::PostNorm {}), ..tiny() },
         ModelConfig { qk_norm: NormConfig::InstanceNorm { eps: 1e-5, affine: true }, ..tiny() },
-        ModelConfig { scale: ScaleConfig::Fixup {}, ..tiny() },
+        ModelConfig { scale: ScaleConfig::Fixup {}, zero_writers: true, ..tiny() },
+        ModelConfig { qk_norm_over: QkNormOver::Width, ..tiny() },
+        ModelConfig {
+            placement: Placement::HybridNorm {},
+            norm: NormConfig::InstanceNorm { eps: 1e-5, affine: true },
+            ..tiny()
+        },
+        ModelConfig { d_model: 1, n_heads: 1, norm: NormConfig::rms_norm(), weight_norm: standardized, ..tiny() },
+        ModelConfig { norm: NormConfig::InstanceNorm { eps: 1e-5, affine: true }, context: 1, ..tiny() },
         ModelConfig {
             scale: ScaleConfig::Fixup {},
             placement: Placement::None {},
@@ -55,16 +67,42 @@ fn combinations_are_refused_or_warned_of() {
         ModelConfig { norm: NormConfig::None {}, placement: Placement::PostNorm {}, ..tiny() },
         ModelConfig { scale: ScaleConfig::Depth {}, placement: Placement::Sandwich {}, ..tiny() },
         ModelConfig { parametrization: mup(16), ..tiny() },
-        ModelConfig { scale: ScaleConfig::Nfnet { alpha: 0.2 }, ..tiny() },
+        ModelConfig {
+            scale: ScaleConfig::Nfnet { alpha: 0.2 },
+            embedding_norm: Some(NormConfig::rms_norm()),
+            ..tiny()
+        },
+        ModelConfig { scale: ScaleConfig::Nfnet { alpha: 0.2 }, placement: Placement::None {}, ..tiny() },
+        ModelConfig { scale: ScaleConfig::Fixup {}, placement: Placement::None {}, ..tiny() },
+        ModelConfig {
+            embedding_scale: Some(2.0.into()),
+            embedding_norm: Some(NormConfig::rms_norm()),
+            position: Position::None {},
+            ..tiny()
+        },
         ModelConfig { norm: NormConfig::BatchNorm { eps: 1e-5, momentum: 0.1 }, ..tiny() },
         ModelConfig { norm: dyt, embedding_scale: Some(1.0.into()), ..tiny() },
         ModelConfig { placement: Placement::MixNorm { fraction: 0.25 }, ..tiny() },
+        ModelConfig { block: vec![last_block(Placement::HybridNormStar {})], ..tiny() },
         ModelConfig {
             qk_norm: NormConfig::L2Norm { eps: 1e-5 },
             attention_scale: Some(AttentionScale::HeadDim {}),
             ..tiny()
         },
     ];
+    // The fraction is of the whole model, also in a range of blocks.
+    let mix = ModelConfig { block: vec![last_block(Placement::MixNorm { fraction: 0.5 })], ..tiny() };
+    assert_eq!(mix.warnings().unwrap().len(), 1);
+    // With the MLP alone nothing normalizes queries and keys.
+    let mlp = ModelConfig { mlp_placement: Some(Placement::HybridNorm {}), qk_norm: NormConfig::rms_norm(), ..tiny() };
+    assert!(mlp.warnings().unwrap().is_empty());
+    // Norms that are not built do not count.
+    let free = ModelConfig {
+        placement: Placement::None {},
+        norm: NormConfig::InstanceNorm { eps: 1e-5, affine: true },
+        ..tiny()
+    };
+    assert!(free.warnings().unwrap().is_empty() && free.resolved().unwrap().norms().count() == 0);
     let mut met = Vec::new();
     for config in refused {
         let problem = config.resolved().unwrap_err().to_string();

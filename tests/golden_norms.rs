@@ -355,7 +355,8 @@ fn qk_norm(case: &Case, kind: &str, eps: f64) {
         Some(tau) => AttentionScale::Learned { init: Some(1.0 / tau) },
         None => AttentionScale::HeadDim {},
     };
-    let norm = QkNorm::new(&config, over, scale, [heads, kv_heads, head_dim], (head_dim as f64).powf(-0.5), &device);
+    let norm =
+        QkNorm::new(&config, over, scale, [heads, kv_heads, head_dim, head_dim], (head_dim as f64).powf(-0.5), &device);
     let given: HashMap<_, _> = weights(&norm)
         .into_iter()
         .map(|(path, shape, values)| {

@@ -36,19 +36,21 @@ pub enum Role {
     Head,
     /// Gain or bias of a norm of the stream or of a weight.
     Norm,
-    /// Gain or bias of a norm of the query, key or value heads, and learned scales of heads and logits.
+    /// Gain or bias of a norm of the query, key or value heads, and the learned scale of the logits.
     QkNorm,
     /// Bias of a linear layer.
     Bias,
     /// Learned factor of a residual branch or of the embedding, and scalar biases.
     Scale,
+    /// Learned scale of each head's output.
+    HeadScale,
     /// Running statistic of a norm: no optimizer moves it.
     Statistic,
 }
 
 impl Role {
     /// Every role, in the order of a forward pass.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Embedding,
         Self::Query,
         Self::Key,
@@ -61,6 +63,7 @@ impl Role {
         Self::QkNorm,
         Self::Bias,
         Self::Scale,
+        Self::HeadScale,
         Self::Statistic,
     ];
 
@@ -79,6 +82,7 @@ impl Role {
             Self::QkNorm => "qk_norm",
             Self::Bias => "bias",
             Self::Scale => "scale",
+            Self::HeadScale => "head_scale",
             Self::Statistic => "statistic",
         }
     }
@@ -91,7 +95,7 @@ impl Role {
     /// Whether the weight is a matrix. Weight decay is for matrices only.
     pub fn is_matrix(self) -> bool {
         match self {
-            Self::Norm | Self::QkNorm | Self::Bias | Self::Scale | Self::Statistic => false,
+            Self::Norm | Self::QkNorm | Self::Bias | Self::Scale | Self::HeadScale | Self::Statistic => false,
             Self::Embedding | Self::Head => true,
             Self::Query | Self::Key | Self::Value | Self::AttentionOutput | Self::MlpIn | Self::MlpOut => true,
         }

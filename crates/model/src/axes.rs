@@ -3,6 +3,7 @@
 use crate::config::ModelConfig;
 use crate::shorthand;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use unitgain_mup::Shape;
 use unitgain_norms::NormConfig;
 use unitgain_residual::{Branch, Placement, Position, ScaleConfig};
@@ -43,9 +44,15 @@ pub(crate) struct BranchAxes {
 }
 
 impl BranchAxes {
-    /// Whether there are norms around the branch.
+    /// Whether attention normalizes its queries, keys and values.
+    pub(crate) fn qkv_norm(self) -> bool {
+        self.placement.qkv_norm() && self.branch == Branch::Attention
+    }
+
+    /// Whether there are norms around the branch or in it.
     pub(crate) fn has_norms(self) -> bool {
-        !self.norm.is_none() && !self.placement.norms(self.branch).is_empty()
+        let inside = self.qkv_norm() || self.placement.inner_norm(self.branch);
+        !self.norm.is_none() && (inside || !self.placement.norms(self.branch).is_empty())
     }
 
     /// Whether a norm stands there.
@@ -83,15 +90,27 @@ impl ModelConfig {
         (0..self.n_layers).flat_map(of)
     }
 
-    /// Every placement as it is written in the configuration, before it is looked up for a block.
-    pub(crate) fn placements(&self) -> impl Iterator<Item = Placement> {
-        let blocks = self.block.iter().flat_map(|block| [block.placement, block.mlp_placement]);
-        [Some(self.placement), self.mlp_placement].into_iter().chain(blocks).flatten()
+    /// Every placement as it is written in the configuration, before it is looked up for a block, with the
+    /// blocks it is written for.
+    pub(crate) fn placements(&self) -> impl Iterator<Item = (Placement, Range<usize>)> {
+        let all = [self.placement].into_iter().chain(self.mlp_placement).map(|p| (p, 0..self.n_layers));
+        let of = |block: &BlockConfig| {
+            let range = block.range[0]..block.range[1];
+            block.placement.into_iter().chain(block.mlp_placement).map(move |p| (p, range.clone()))
+        };
+        all.chain(self.block.iter().flat_map(of))
+    }
+
+    /// What queries and keys are normalized by: `qk_norm`, or the norm of a block whose placement does so.
+    pub(crate) fn effective_qk_norm(&self) -> NormConfig {
+        let own = self.branches().find(|b| b.qkv_norm());
+        own.map_or(self.qk_norm, |b| b.norm)
     }
 
     /// The norms of a resolved model, wherever they stand.
     pub fn norms(&self) -> impl Iterator<Item = NormConfig> {
-        let around = self.branches().map(|b| b.norm);
-        around.chain(self.embedding_norm).chain([self.qk_norm, self.norm]).filter(|norm| !norm.is_none())
+        let around = self.branches().filter(|b| b.has_norms()).map(|b| b.norm);
+        let last = (self.final_norm == Some(true)).then_some(self.norm);
+        around.chain(self.embedding_norm).chain(last).chain([self.qk_norm]).filter(|norm| !norm.is_none())
     }
 }

@@ -1,5 +1,6 @@
 //! What each value of a configuration must be.
 
+use crate::axes::BlockConfig;
 use crate::config::{ModelConfig, ModelError, value};
 use crate::embedding::EmbeddingScale;
 use crate::position::Position;
@@ -80,22 +81,28 @@ impl ModelConfig {
     pub(crate) fn check_widths(&self) -> Result<(), ModelError> {
         let head_dim = self.shape().head_dim;
         let (heads, kv_heads) = (self.n_heads * head_dim, self.n_kv_heads.unwrap_or(self.n_heads) * head_dim);
-        let fits = |key: &str, norm: NormConfig, width: usize| {
-            norm.check_width(width).map_err(|problem| setting(key, problem))
+        let fits = |key: &str, norm: NormConfig, width: usize| match norm {
+            NormConfig::LayerNorm { .. } if width == 1 => {
+                Err(value(key, "layer_norm", "makes 0 of a single entry; take rms_norm, or more than one entry"))
+            }
+            _ => norm.check_width(width).map_err(|problem| setting(key, problem)),
         };
-        for axes in self.branches() {
+        for (branch, axes) in self.branches().enumerate() {
+            let own =
+                |block: &BlockConfig| block.norm.is_some() && (block.range[0]..block.range[1]).contains(&(branch / 2));
+            let key = self.block.iter().position(own).map_or("norm".into(), |i| format!("block.{i}.norm"));
             let inside = match axes.branch {
                 Branch::Attention => heads,
                 Branch::Mlp => self.d_ff.unwrap_or(self.d_model),
             };
             let inner = axes.placement.inner_norm(axes.branch).then_some(inside);
-            let qkv = axes.placement.qkv_norm().then_some(head_dim);
-            [Some(self.d_model), inner, qkv]
-                .into_iter()
-                .flatten()
-                .try_for_each(|width| fits("norm", axes.norm, width))?;
+            let qkv = axes.qkv_norm().then_some(head_dim);
+            let around = (!axes.placement.norms(axes.branch).is_empty()).then_some(self.d_model);
+            [around, inner, qkv].into_iter().flatten().try_for_each(|width| fits(&key, axes.norm, width))?;
         }
-        fits("norm", self.norm, self.d_model)?;
+        if self.final_norm == Some(true) {
+            fits("norm", self.norm, self.d_model)?;
+        }
         fits("embedding_norm", self.embedding_norm.unwrap_or(NormConfig::None {}), self.d_model)?;
         let [q, k] = match self.qk_norm_over {
             QkNormOver::Head => [head_dim; 2],

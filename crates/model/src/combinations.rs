@@ -3,8 +3,9 @@
 use crate::axes::BranchAxes;
 use crate::config::{ModelConfig, ModelError};
 use crate::embedding::EmbeddingScale;
+use crate::position;
 use crate::qk_norm::{AttentionScale, QkNormOver};
-use unitgain_init::Scheme;
+use unitgain_init::{Role, Scheme, Spec};
 use unitgain_mup::Parametrization;
 use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
@@ -130,7 +131,7 @@ pub static RULES: &[Rule] = &[
         fix: "Leave qk_norm and qk_norm_over out",
         applies: |c| {
             let is_given = !c.qk_norm.is_none() || c.qk_norm_over == QkNormOver::Width;
-            is_given && any(c, |b| b.placement.qkv_norm())
+            is_given && any(c, BranchAxes::qkv_norm)
         },
     },
     Rule {
@@ -145,16 +146,92 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Refuse,
         reason: "a head is normalized token by token",
         fix: "Set qk_norm to a norm of one token",
+        applies: |c| c.qk_norm.needs_the_sequence(),
+    },
+    Rule {
+        pair: "placement = \"hybrid_norm\" or \"hybrid_norm_star\" and norm = \"instance_norm\", or \"group_norm\" with over_time",
+        verdict: Verdict::Refuse,
+        reason: "HybridNorm normalizes each head of a token with the norm of the block",
+        fix: "Set norm to a norm of one token",
+        applies: |c| any(c, |b| b.qkv_norm() && b.norm.needs_the_sequence()),
+    },
+    Rule {
+        pair: "weight_norm = \"scaled_weight_standardization\" and a linear layer of a single input",
+        verdict: Verdict::Refuse,
+        reason: "a single weight is its own mean, so that nothing is left of it",
+        fix: "Set a larger d_model, n_heads, head_dim or d_ff",
         applies: |c| {
-            c.qk_norm.needs_the_sequence() || any(c, |b| b.placement.qkv_norm() && b.norm.needs_the_sequence())
+            let widths = [c.d_model, c.n_heads * c.shape().head_dim, c.d_ff.unwrap_or(c.d_model)];
+            c.weight_norm.divides_by_size() && widths.contains(&1)
         },
+    },
+    Rule {
+        pair: "placement = \"hybrid_norm_star\" of blocks without the first",
+        verdict: Verdict::Warn,
+        reason: "only the first block of the model differs from hybrid_norm",
+        fix: "Set placement = \"hybrid_norm\" there",
+        applies: |c| c.placements().any(|(p, layers)| p == (Placement::HybridNormStar {}) && layers.start > 0),
     },
     Rule {
         pair: "scale = \"fixup\" and a norm",
         verdict: Verdict::Refuse,
         reason: "Fixup (arXiv:1901.09321) is a way to train without norms",
-        fix: "Set placement = \"none\"",
-        applies: |c| any(c, |b| matches!(b.scale, ScaleConfig::Fixup {}) && b.has_norms()),
+        fix: "Set placement = \"none\", and leave qk_norm, embedding_norm and final_norm out",
+        applies: |c| {
+            let elsewhere = !c.qk_norm.is_none() || c.embedding_norm.is_some_and(|norm| !norm.is_none());
+            let elsewhere = elsewhere || c.final_norm == Some(true);
+            any(c, |b| b.scale.has_scalar_biases() && (b.has_norms() || elsewhere))
+        },
+    },
+    Rule {
+        pair: "scale = \"fixup\" and zero_writers = false",
+        verdict: Verdict::Warn,
+        reason: "Fixup starts every branch at 0",
+        fix: "Set zero_writers = true",
+        applies: |c| !c.zero_writers && any(c, |b| b.scale.has_scalar_biases()),
+    },
+    Rule {
+        pair: "scale = \"nfnet\" and an embedding that is not of size 1",
+        verdict: Verdict::Warn,
+        reason: "beta is the rms of a stream that starts at 1; the embedding is drawn much smaller, so that branches read \
+                 next to nothing",
+        fix: "Set embedding_norm, or an embedding_std of 0.7 (token and position add up) with tie_embeddings = false",
+        applies: |c| {
+            let spec = Spec { role: Role::Embedding, fan_in: 1.0, fan_out: c.d_model as f64, layers: c.n_layers };
+            let scale = match c.embedding_scale {
+                Some(EmbeddingScale::Constant { value }) => value,
+                Some(EmbeddingScale::Learned { init }) => init.unwrap_or(1.0),
+                None => 1.0,
+            };
+            let is_normalized = c.embedding_norm.is_some_and(|norm| norm.divides_by_size());
+            let is_near = (0.5..=2.0).contains(&(scheme(c).std(&spec) * scale));
+            !is_near && !is_normalized && any(c, |b| matches!(b.scale, ScaleConfig::Nfnet { .. }))
+        },
+    },
+    Rule {
+        pair: "qk_norm_over = \"width\" and qk_norm = \"none\"",
+        verdict: Verdict::Refuse,
+        reason: "there is no norm that could be over the width",
+        fix: "Set qk_norm, or leave qk_norm_over out",
+        applies: |c| c.qk_norm_over == QkNormOver::Width && c.qk_norm.is_none() && !any(c, BranchAxes::qkv_norm),
+    },
+    Rule {
+        pair: "a norm over the sequence (instance_norm, group_norm with over_time) and context = 1",
+        verdict: Verdict::Refuse,
+        reason: "a channel over a sequence of one token is its own mean",
+        fix: "Set a longer context",
+        applies: |c| c.context == 1 && c.norms().any(|norm| norm.needs_the_sequence()),
+    },
+    Rule {
+        pair: "embedding_scale and an embedding_norm that divides by the size of what it reads",
+        verdict: Verdict::Warn,
+        reason: "where nothing is added to the token embedding (position = \"rope\" or \"none\") the norm undoes the scale",
+        fix: "Set embedding_scale = 1, or leave embedding_norm out",
+        applies: |c| {
+            let adds = matches!(c.position, position::Position::Learned {} | position::Position::Sinusoidal {});
+            let divides = c.embedding_norm.is_some_and(|norm| norm.divides_by_size());
+            !adds && divides && c.embedding_scale != Some(EmbeddingScale::Constant { value: 1.0 })
+        },
     },
     Rule {
         pair: "scale = \"fixup\" and weight_norm = \"scaled_weight_standardization\"",
@@ -191,28 +268,28 @@ pub static RULES: &[Rule] = &[
         fix: "Leave embedding_scale out",
         applies: |c| {
             let learned = matches!(c.embedding_scale, Some(EmbeddingScale::Learned { .. }));
-            !learned && any(c, |b| b.norm.learns_embedding_scale())
+            !learned && any(c, |b| b.has_norms() && b.norm.learns_embedding_scale())
         },
     },
     Rule {
-        pair: "placement = \"mix_norm\" and fewer blocks than make one post_norm block",
+        pair: "placement = \"mix_norm\" of blocks none of which is a post_norm block",
         verdict: Verdict::Warn,
-        reason: "fraction of the blocks is rounded down to none, and what is left is pre_norm",
+        reason: "fraction of all blocks is rounded down to none, or to blocks before these, and what is left is pre_norm",
         fix: "Set placement = { kind = \"mix_norm\", fraction = .. } to at least 1 / n_layers",
         applies: |c| {
-            c.placements().any(|placement| {
+            c.placements().any(|(placement, mut layers)| {
                 let is_pre = |layer| placement.at(layer, c.n_layers) == Placement::PreNorm {};
-                matches!(placement, Placement::MixNorm { .. }) && (0..c.n_layers).all(is_pre)
+                matches!(placement, Placement::MixNorm { .. }) && layers.all(is_pre)
             })
         },
     },
     Rule {
-        pair: "qk_norm = \"l2_norm\" and attention_scale = \"head_dim\"",
+        pair: "queries and keys normalized by \"l2_norm\" and attention_scale = \"head_dim\"",
         verdict: Verdict::Warn,
         reason: "the product of two unit vectors is at most 1, and divided by sqrt(head_dim) attention is uniform",
         fix: "Leave attention_scale out, or set it to a number such as 10",
         applies: |c| {
-            let is_l2 = matches!(c.qk_norm, NormConfig::L2Norm { .. });
+            let is_l2 = matches!(c.effective_qk_norm(), NormConfig::L2Norm { .. });
             is_l2 && c.attention_scale == Some(AttentionScale::HeadDim {})
         },
     },
@@ -248,7 +325,12 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Warn,
         reason: "the stream's rms grows with depth, and so do the logits",
         fix: "Leave final_norm out",
-        applies: |c| c.final_norm == Some(false) && last(c).placement.final_norm() && !c.norm.is_none(),
+        applies: |c| {
+            let open = !last(c).has_norm_at(Position::OnStream) || last(c).placement.is_dual();
+            let asks =
+                [Branch::Attention, Branch::Mlp].map(|branch| c.axes(c.n_layers - 1, branch).placement.final_norm());
+            c.final_norm == Some(false) && open && asks.contains(&true) && !c.norm.is_none()
+        },
     },
     Rule {
         pair: "placement = \"deep_norm\" and init other than \"xavier\"",

@@ -178,7 +178,7 @@ impl Default for ModelConfig {
 }
 
 impl ModelConfig {
-    /// Checks every value and writes out every default.
+    /// Checks every value and writes out every default but those that each block takes from its placement.
     ///
     /// # Errors
     /// [`ModelError::Value`] names the key, its value, what is allowed and the fix;
@@ -203,20 +203,21 @@ impl ModelConfig {
         c.parametrization = c.parametrization.resolved(Shape { width: c.d_model, head_dim });
         let asking = c.branches().find(|b| b.placement.embedding_norm()).map(|b| b.norm);
         c.embedding_norm.get_or_insert(asking.unwrap_or(NormConfig::None {}));
-        let scale = match c.branches().any(|b| b.norm.learns_embedding_scale()) {
+        let scale = match c.branches().any(|b| b.has_norms() && b.norm.learns_embedding_scale()) {
             true => EmbeddingScale::Learned { init: None },
             false => EmbeddingScale::Constant { value: 1.0 },
         };
-        c.embedding_scale = Some(c.embedding_scale.unwrap_or(scale).resolved(c.d_model));
-        c.attention_scale =
-            Some(c.attention_scale.unwrap_or_else(|| AttentionScale::of(&c.qk_norm)).resolved(c.context));
-        c.check_widths()?;
-        let last = c.axes(c.n_layers - 1, Branch::Mlp);
-        let is_closed = last.has_norm_at(NormPosition::OnStream) && !last.placement.is_dual();
-        let is_open = last.placement != Placement::None {} && !is_closed;
+        c.embedding_scale = Some(c.embedding_scale.unwrap_or(scale).resolved(c.parametrization.base_width(c.d_model)));
+        let (qk_norm, per_head_dim) = (c.effective_qk_norm(), c.parametrization.attention_scale(c.shape()));
+        let scale = c.attention_scale.unwrap_or_else(|| AttentionScale::of(&qk_norm));
+        c.attention_scale = Some(scale.resolved(&qk_norm, c.context, per_head_dim));
+        let last = [Branch::Attention, Branch::Mlp].map(|branch| c.axes(c.n_layers - 1, branch));
+        let is_closed = last[1].has_norm_at(NormPosition::OnStream) && !last[1].placement.is_dual();
+        let is_open = last.iter().any(|b| b.placement != Placement::None {}) && !is_closed;
         c.final_norm.get_or_insert(is_open && !c.norm.is_none());
         let counts_depth = c.branches().any(|b| b.placement.counts_depth() || b.scale.counts_depth());
         c.init.get_or_insert(if counts_depth { Scheme::xavier() } else { Scheme::gpt2() });
+        c.check_widths()?;
         combinations::refused(&c)?;
         Ok(c)
     }

@@ -1,4 +1,5 @@
 use serde::{Deserialize, Serialize};
+use unitgain_residual::{FACTOR, is_factor};
 
 /// What the token embedding is multiplied by.
 ///
@@ -16,7 +17,7 @@ pub enum EmbeddingScale {
     },
     /// A learned scalar, as DyT's language models have (arXiv:2503.10622, section 5).
     Learned {
-        /// Its first value. Default `sqrt(d_model)`.
+        /// Its first value. Default `sqrt(d_model)`, of the base model where there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         init: Option<f64>,
     },
@@ -40,10 +41,8 @@ impl EmbeddingScale {
     /// What is wrong with the settings, if anything.
     pub(crate) fn check(self) -> Result<(), String> {
         match self {
-            Self::Constant { value } if !value.is_finite() => Err(format!("value = {value} must be a finite number")),
-            Self::Learned { init: Some(init) } if !(init != 0.0 && init.is_finite()) => {
-                Err(format!("init = {init} must be a number other than 0"))
-            }
+            Self::Constant { value } if !is_factor(value) => Err(format!("value = {value} must be {FACTOR}")),
+            Self::Learned { init: Some(init) } if !is_factor(init) => Err(format!("init = {init} must be {FACTOR}")),
             Self::Constant { .. } | Self::Learned { .. } => Ok(()),
         }
     }

@@ -67,7 +67,12 @@ impl<'a> Nursery<'a> {
         let parametrization = self.config.parametrization;
         let factors = parametrization.factors(&spec, self.config.shape(), Update::Normalized);
         let std = self.scheme.std(&parametrization.base(&spec, self.config.d_model)) * factors.init * self.gain(role);
-        let std = if self.starts_at_zero(role) == Some(Zero::Weight) { 0.0 } else { std };
+        let std = match self.starts_at_zero(role) {
+            Some(Zero::Weight) => 0.0,
+            // Its size is divided out, so far as it is large against eps.
+            _ if self.standardized(role) => (fan_in as f64).powf(-0.5),
+            _ => std,
+        };
         (sample::normal(self.seed, path, fan_in * fan_out, std), std)
     }
 
@@ -83,10 +88,19 @@ impl<'a> Nursery<'a> {
         let config = if role.is_hidden() { self.config.weight_norm } else { WeightNormConfig::None {} };
         // What standardization divides out of the weight has to come from its gain.
         let gain = if self.starts_at_zero(role) == Some(Zero::WeightGain) { 0.0 } else { self.gain(role) };
-        let gamma = if role == Role::MlpOut { self.config.activation.gain() } else { 1.0 };
+        let reads_activation = |layer| {
+            let axes = self.config.axes(layer, Branch::Mlp);
+            role == Role::MlpOut && (axes.norm.is_none() || !axes.placement.inner_norm(Branch::Mlp))
+        };
+        let gamma = if self.block.is_some_and(reads_activation) { self.config.activation.gain() } else { 1.0 };
         let norm = config.build(weight, fan_out, gamma, gain, self.device);
         self.adopt(&norm, Role::Norm);
         norm
+    }
+
+    /// Whether the size of a weight of this role is divided out.
+    fn standardized(&self, role: Role) -> bool {
+        role.is_hidden() && self.config.weight_norm.divides_by_size()
     }
 
     /// What starts at 0 in the branch that a weight writes, if anything.
@@ -125,7 +139,7 @@ impl<'a> Nursery<'a> {
 
     /// A norm of a last axis of `width` entries.
     pub(crate) fn norm(&mut self, config: &NormConfig, width: usize, role: Role) -> Norm {
-        let norm = config.build(NormSite::of(width), self.device);
+        let norm = config.build(NormSite::inside(width, self.config.d_model), self.device);
         self.adopt_norm(&norm, role);
         norm
     }

@@ -4,6 +4,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use unitgain_norms::{Norm, NormConfig, NormSite};
+use unitgain_residual::{FACTOR, is_factor};
 
 /// What `qk_norm` normalizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +34,8 @@ pub enum AttentionScale {
     },
     /// A learned scalar g of each block, the inverse of a temperature (arXiv:2010.04245, eq. 4).
     Learned {
-        /// Its first value. Default `log2(T^2 - T)`, T the context, as the authors start for sequences of
-        /// that length.
+        /// Its first value. Default with `l2_norm` `log2(T^2 - T)`, T the context, as the authors start for
+        /// sequences of that length; with others what `head_dim` is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         init: Option<f64>,
     },
@@ -55,12 +56,16 @@ impl AttentionScale {
         }
     }
 
-    /// Writes out the default that depends on the context.
-    pub(crate) fn resolved(self, context: usize) -> Self {
+    /// Writes out the default of a learned scale.
+    pub(crate) fn resolved(self, qk_norm: &NormConfig, context: usize, per_head_dim: f64) -> Self {
         // Below 3 tokens the logarithm is not above 1.
         let t = context.max(3) as f64;
+        let start = match qk_norm {
+            NormConfig::L2Norm { .. } => (t * t - t).log2(),
+            _ => per_head_dim,
+        };
         match self {
-            Self::Learned { init } => Self::Learned { init: Some(init.unwrap_or((t * t - t).log2())) },
+            Self::Learned { init } => Self::Learned { init: Some(init.unwrap_or(start)) },
             Self::HeadDim {} | Self::Constant { .. } => self,
         }
     }
@@ -68,11 +73,11 @@ impl AttentionScale {
     /// What is wrong with the settings, if anything.
     pub(crate) fn check(self) -> Result<(), String> {
         match self {
-            Self::Constant { value } if !(value > 0.0 && value.is_finite()) => {
-                Err(format!("value = {value} must be a positive number"))
+            Self::Constant { value } if !(value > 0.0 && is_factor(value)) => {
+                Err(format!("value = {value} must be {FACTOR} and positive"))
             }
-            Self::Learned { init: Some(init) } if !(init > 0.0 && init.is_finite()) => {
-                Err(format!("init = {init} must be a positive number"))
+            Self::Learned { init: Some(init) } if !(init > 0.0 && is_factor(init)) => {
+                Err(format!("init = {init} must be {FACTOR} and positive"))
             }
             Self::HeadDim {} | Self::Constant { .. } | Self::Learned { .. } => Ok(()),
         }
@@ -93,13 +98,13 @@ pub struct QkNorm {
 }
 
 impl QkNorm {
-    /// For `heads` query and `kv_heads` key heads of `head_dim` entries. `per_head_dim` is what
+    /// For `heads` query and `kv_heads` key heads of `head_dim` entries beside a stream of width `stream`. `per_head_dim` is what
     /// [`AttentionScale::HeadDim`] stands for; a learned scale without a first value starts at 1.
     pub fn new(
         norm: &NormConfig,
         over: QkNormOver,
         scale: AttentionScale,
-        [heads, kv_heads, head_dim]: [usize; 3],
+        [heads, kv_heads, head_dim, stream]: [usize; 4],
         per_head_dim: f64,
         device: &Device,
     ) -> Self {
@@ -108,8 +113,8 @@ impl QkNorm {
             QkNormOver::Width => heads * head_dim,
         };
         Self {
-            query: norm.build(NormSite::of(width(heads)), device),
-            key: norm.build(NormSite::of(width(kv_heads)), device),
+            query: norm.build(NormSite::inside(width(heads), stream), device),
+            key: norm.build(NormSite::inside(width(kv_heads), stream), device),
             logit_scale: match scale {
                 AttentionScale::Learned { init } => {
                     Some(Param::from_tensor(Tensor::full([1], init.unwrap_or(1.0), device)))

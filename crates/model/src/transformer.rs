@@ -131,7 +131,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
         if qkv { &around_attention.norm } else { &config.qk_norm },
         config.qk_norm_over,
         config.attention_scale.unwrap_or(AttentionScale::HeadDim {}),
-        [heads, kv_heads, head_dim],
+        [heads, kv_heads, head_dim, d],
         config.parametrization.attention_scale(shape),
         device,
     );
@@ -148,7 +148,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
             head_scale: config
                 .head_scale
                 .unwrap_or(around_attention.placement.head_scale())
-                .then(|| nursery.constant(1.0, heads, Role::QkNorm)),
+                .then(|| nursery.constant(1.0, heads, Role::HeadScale)),
             rotary: match config.position {
                 Position::Rope { theta } => Some(Rotary::new(config.context, head_dim, theta, device)),
                 Position::Learned {} | Position::Sinusoidal {} | Position::None {} => None,

@@ -94,6 +94,14 @@ impl Parametrization {
         }
     }
 
+    /// The width of the base model: that of the model itself where there is none.
+    pub fn base_width(self, width: usize) -> usize {
+        match self {
+            Self::Mup { base_width, .. } => base_width,
+            Self::Standard {} => width,
+        }
+    }
+
     /// Writes out the defaults that depend on the model's shape.
     pub fn resolved(self, shape: Shape) -> Self {
         match self {
@@ -117,6 +125,8 @@ impl Parametrization {
             // A scalar, as ScaleNorm's g or ReZero's alpha.
             Role::Norm | Role::QkNorm | Role::Scale if spec.fan_out == 1.0 => 1.0,
             Role::Statistic => 1.0,
+            // As many as there are heads.
+            Role::HeadScale => base_head_dim.map_or(1.0, |base| m * base / shape.head_dim as f64),
             Role::QkNorm => base_head_dim.map_or(m, |base| shape.head_dim as f64 / base),
             _ => m,
         };

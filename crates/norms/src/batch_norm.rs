@@ -148,7 +148,8 @@ impl BatchNorm {
         };
         let unbiased = batch.deviations.clone() / SCALE / (batch.rows - 1) as f64 / SCALE;
         follow(&self.running_mean, batch.mean.clone() / SCALE);
-        follow(&self.running_var, unbiased);
+        // Beyond, the average could not come back.
+        follow(&self.running_var, unbiased.clamp_max(f32::MAX / 2.0));
         Ok(())
     }
 

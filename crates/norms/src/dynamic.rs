@@ -20,7 +20,7 @@ pub(crate) fn default_derf_alpha() -> f64 {
 /// (arXiv:2503.10622 and its repository, which go up to width 8192; a width in between takes the next
 /// larger entry).
 pub(crate) fn dyt_alpha(site: NormSite) -> f64 {
-    let (attention, other) = match site.width {
+    let (attention, other) = match site.stream {
         0..=1024 => (1.0, 1.0),
         1025..=2048 => (1.0, 0.5),
         2049..=4096 => (0.8, 0.2),

@@ -10,7 +10,7 @@
 //! inside the root; the result is rounded once, to the type of the input. They are those of
 //! `x 2^-32`, with `eps` scaled alike: a power of two changes no digit, and squares stay finite up to
 //! |x| of 1e28 instead of 1e19. A row beyond that becomes 0, as x / inf is; one that holds a NaN becomes
-//! NaN; the other rows do not notice. `eps` must be at least 1e-18 (1e-9 where it is compared with a
+//! NaN; the other rows do not notice, but for those that a norm of the batch or the sequence puts together. `eps` must be at least 1e-18 (1e-9 where it is compared with a
 //! length), or its scaled form would vanish.
 
 mod batch_norm;
@@ -155,14 +155,21 @@ pub type About = (&'static str, &'static str, &'static str);
 pub struct NormSite {
     /// Number of entries of a row.
     pub width: usize,
-    /// Whether attention reads its output.
+    /// Width of the stream of the model.
+    pub stream: usize,
+    /// Whether it stands in front of attention, as attention's own norm.
     pub before_attention: bool,
 }
 
 impl NormSite {
-    /// A norm that attention does not read.
+    /// A norm of the stream that does not stand in front of attention.
     pub fn of(width: usize) -> Self {
-        Self { width, before_attention: false }
+        Self { width, stream: width, before_attention: false }
+    }
+
+    /// A norm of rows of another width than the stream's.
+    pub fn inside(width: usize, stream: usize) -> Self {
+        Self { width, stream, before_attention: false }
     }
 }
 
@@ -217,9 +224,9 @@ impl NormConfig {
             true => Ok(()),
             false => Err(format!("eps = {eps:e} must be a number of at least {least:e}")),
         };
-        let alpha = |alpha: f64| match alpha.is_finite() {
+        let alpha = |alpha: f64| match alpha.is_finite() && alpha != 0.0 {
             true => Ok(()),
-            false => Err(format!("alpha = {alpha} must be a finite number")),
+            false => Err(format!("alpha = {alpha} must be a number other than 0, at which nothing would pass")),
         };
         match *self {
             Self::PartialRmsNorm { fraction, .. } if !(fraction > 0.0 && fraction <= 1.0) => {
@@ -227,6 +234,9 @@ impl NormConfig {
             }
             Self::BatchNorm { momentum, .. } if !(momentum > 0.0 && momentum <= 1.0) => {
                 Err(format!("momentum = {momentum} must be above 0 and at most 1"))
+            }
+            Self::RmsNorm { gain: false, unit_offset: true, .. } => {
+                Err("unit_offset = true needs gain = true, of which it is the offset".into())
             }
             Self::GroupNorm { groups: 0, .. } => Err("groups = 0 must be at least 1".into()),
             Self::LayerNorm { eps: e, .. } | Self::RmsNorm { eps: e, .. } | Self::PartialRmsNorm { eps: e, .. } => {
@@ -248,7 +258,7 @@ impl NormConfig {
             Self::GroupNorm { groups, .. } if !width.is_multiple_of(groups) => {
                 Err(format!("groups = {groups} must divide the width {width} of what is normalized"))
             }
-            Self::GroupNorm { groups, over_time: false, .. } if width == groups && width > 1 => {
+            Self::GroupNorm { groups, over_time: false, .. } if width == groups => {
                 Err(format!("groups = {groups} must leave more than one entry of the width {width} to a group"))
             }
             _ => Ok(()),
@@ -460,7 +470,7 @@ mod tests {
         for (width, attention, other) in
             [(768, 1.0, 1.0), (2048, 1.0, 0.5), (4096, 0.8, 0.2), (5120, 0.6, 0.15), (8192, 0.2, 0.05)]
         {
-            assert_eq!(dynamic::dyt_alpha(NormSite { width, before_attention: true }), attention);
+            assert_eq!(dynamic::dyt_alpha(NormSite { before_attention: true, ..NormSite::of(width) }), attention);
             assert_eq!(dynamic::dyt_alpha(NormSite::of(width)), other);
         }
     }

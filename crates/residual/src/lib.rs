@@ -40,8 +40,16 @@ impl Site {
     /// What a norm at `position` of this branch is for.
     fn norm(self, position: Position) -> NormSite {
         let before_attention = position == Position::BeforeBranch && self.branch == Branch::Attention;
-        NormSite { width: self.width, before_attention }
+        NormSite { before_attention, ..NormSite::of(self.width) }
     }
+}
+
+/// What a factor has to be, for [`is_factor`].
+pub const FACTOR: &str = "a number from 1e-30 to 1e30 in size";
+
+/// Whether f32 can hold a factor and what it multiplies.
+pub fn is_factor(x: f64) -> bool {
+    (1e-30..=1e30).contains(&x.abs())
 }
 
 /// A branch of a block.

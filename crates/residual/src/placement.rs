@@ -1,5 +1,5 @@
 use crate::constants::{DeepNorm, sub_norm_gain};
-use crate::{About, Branch};
+use crate::{About, Branch, FACTOR, is_factor};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -178,8 +178,8 @@ impl Placement {
             Self::MixNorm { fraction } if !(0.0..=1.0).contains(&fraction) => {
                 Err(format!("fraction = {fraction} must be from 0 to 1"))
             }
-            Self::Admin { omega } if !(omega > 0.0 && omega.is_finite()) => {
-                Err(format!("omega = {omega} must be a positive number"))
+            Self::Admin { omega } if !(omega > 0.0 && is_factor(omega)) => {
+                Err(format!("omega = {omega} must be {FACTOR} and positive"))
             }
             _ => Ok(()),
         }

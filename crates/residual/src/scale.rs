@@ -1,5 +1,5 @@
 use crate::constants::nfnet_betas;
-use crate::{About, Site};
+use crate::{About, FACTOR, Site, is_factor};
 use serde::{Deserialize, Serialize};
 
 /// How strongly a branch writes into the stream. The scale belongs to the branch `f`, so that it can
@@ -109,14 +109,12 @@ impl ScaleConfig {
     /// What is wrong with the settings, if anything.
     pub fn check(self) -> Result<(), String> {
         match self {
-            Self::LayerScale { init: Some(init) } | Self::SkipInit { init } if !init.is_finite() => {
-                Err(format!("init = {init} must be a finite number"))
+            Self::LayerScale { init: Some(init) } | Self::SkipInit { init } if !(init == 0.0 || is_factor(init)) => {
+                Err(format!("init = {init} must be {FACTOR}, or 0"))
             }
-            Self::Constant { value } if !(value != 0.0 && value.is_finite()) => {
-                Err(format!("value = {value} must be a number other than 0"))
-            }
-            Self::Nfnet { alpha } if !(alpha > 0.0 && alpha.is_finite()) => {
-                Err(format!("alpha = {alpha} must be a positive number"))
+            Self::Constant { value } if !is_factor(value) => Err(format!("value = {value} must be {FACTOR}")),
+            Self::Nfnet { alpha } if !(alpha > 0.0 && is_factor(alpha)) => {
+                Err(format!("alpha = {alpha} must be {FACTOR} and positive"))
             }
             Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => Ok(()),
             Self::Constant { .. } | Self::SkipInit { .. } | Self::Nfnet { .. } | Self::Fixup {} => Ok(()),

@@ -73,9 +73,9 @@ impl ClipConfig {
 
     /// What is wrong with the settings: the key and the problem.
     pub(crate) fn check(self) -> Result<(), (&'static str, String)> {
-        let positive = |key, x: f64| match (1e-20..=1e20).contains(&x) {
+        let positive = |key, x: f64| match (1e-15..=1e15).contains(&x) {
             true => Ok(()),
-            false => Err((key, format!("{x:e} must be a positive number, from 1e-20 to 1e20"))),
+            false => Err((key, format!("{x:e} must be a positive number, from 1e-15 to 1e15"))),
         };
         match self {
             Self::None {} => Ok(()),

@@ -48,7 +48,7 @@ impl Args {
                 multiplier: entry.factors.forward,
                 lr_factor: if entry.role().is_trainable() { entry.factors.lr } else { 0.0 },
                 weight_decay: config.optimizer.decay_of(entry),
-                eps: config.optimizer.eps_of(entry),
+                eps: if entry.role().is_trainable() { config.optimizer.eps_of(entry) } else { 0.0 },
                 elements: entry.elements(),
             })
             .collect();
@@ -77,7 +77,10 @@ impl Args {
             ["path", "role", "shape", "init_std", "multiplier", "lr_factor", "weight_decay", "eps", "elements"];
         table::print(&header, &cells, &[3, 4, 5, 6, 7, 8])?;
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{} parameters in {} tensors", trainer.table.elements(), rows.len())?;
+        let trainable = trainer.table.iter().filter(|entry| entry.role().is_trainable()).count();
+        write!(out, "{} parameters in {trainable} tensors", trainer.table.elements())?;
+        let statistics = rows.len() - trainable;
+        writeln!(out, "{}", if statistics > 0 { format!(", {statistics} running statistics") } else { String::new() })?;
         let readout = trainer.model.head_multiplier();
         if config.model.tie_embeddings && readout != 1.0 {
             writeln!(out, "as the tied head, embedding has the multiplier {}", number(readout))?;
