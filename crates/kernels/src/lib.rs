@@ -1,0 +1,24 @@
+//! What fused operations of the CPU backend share.
+//!
+//! A fused operation is one node of the graph with a backward pass of its own ([`Fused`]), made of loops that
+//! the compiler vectorizes ([`simd!`]) and that run on all threads ([`threads`]). Each stands beside its
+//! composed twin, which says what it computes, is what other backends and other types than f32 run, and what
+//! the tests compare it with. [`composed`] switches to the twins.
+//!
+//! On a machine without AVX-512 or AVX2, or one that is not x86, the same loops are compiled for what it has.
+
+pub mod math;
+#[cfg(feature = "flex")]
+mod matrix;
+#[cfg(feature = "flex")]
+mod node;
+pub mod simd;
+mod switch;
+#[cfg(feature = "flex")]
+pub mod threads;
+
+#[cfg(feature = "flex")]
+pub use matrix::{Matrix, column_sums, multiply, multiply_rows};
+#[cfg(feature = "flex")]
+pub use node::{FlexTensor, Fused, Native, contiguous, empty, matrix, run, shape, slice, tensor};
+pub use switch::{composed, is_fused};

@@ -1,0 +1,155 @@
+use crate::simd;
+use rayon::prelude::*;
+
+/// A matrix inside a slice: entry (r, c) is `data[r * rows + c * columns]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    data: &'a [f32],
+    /// Distance between rows.
+    rows: usize,
+    /// Distance between columns.
+    columns: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// With the distances between rows and between columns.
+    pub fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
+        Self { data, rows, columns }
+    }
+
+    /// The transposed matrix.
+    #[must_use]
+    pub fn transposed(self) -> Self {
+        Self { rows: self.columns, columns: self.rows, ..self }
+    }
+
+    /// From row `first` on.
+    #[must_use]
+    pub fn from_row(self, first: usize) -> Self {
+        Self { data: &self.data[first * self.rows..], ..self }
+    }
+}
+
+/// `out = a b`, with `add` `out += a b`, on the calling thread. The sizes are (rows, columns, inner); the rows of
+/// `out` are `stride` apart.
+///
+/// # Panics
+/// If a matrix reaches beyond its slice.
+pub fn multiply(
+    out: &mut [f32],
+    stride: usize,
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    add: bool,
+) {
+    if m == 0 || n == 0 {
+        return;
+    }
+    let end = |r: usize, c: usize, rows: usize, columns: usize| match r == 0 || c == 0 {
+        true => 0,
+        false => (r - 1) * rows + (c - 1) * columns + 1,
+    };
+    assert!(n <= stride && end(m, n, stride, 1) <= out.len(), "the product does not fit");
+    assert!(end(m, k, a.rows, a.columns) <= a.data.len(), "the left matrix reaches beyond its slice");
+    assert!(end(k, n, b.rows, b.columns) <= b.data.len(), "the right matrix reaches beyond its slice");
+    // SAFETY: the three ranges that gemm touches were just compared with their slices, and `out`, being borrowed
+    // mutably, overlaps neither input.
+    #[allow(unsafe_code)]
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.as_mut_ptr(),
+            1,
+            stride as isize,
+            add,
+            a.data.as_ptr(),
+            a.columns as isize,
+            a.rows as isize,
+            b.data.as_ptr(),
+            b.columns as isize,
+            b.rows as isize,
+            1.0f32,
+            1.0f32,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+/// The work below which one thread is faster.
+const SMALL: usize = 128 * 1024;
+
+/// [`multiply`] into contiguous rows on all threads: one block of rows each, so that there is one point where
+/// they meet. `then` sees each block, with its first row, while it is in the cache.
+pub fn multiply_rows(out: &mut [f32], (m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, add: bool) {
+    let threads = rayon::current_num_threads();
+    if threads == 1 || m * n * k < SMALL || m < 16 {
+        return multiply(out, n, (m, n, k), a, b, add);
+    }
+    let rows = m.div_ceil(threads).next_multiple_of(8);
+    out.par_chunks_mut(rows * n).enumerate().for_each(|(i, out)| {
+        multiply(out, n, (out.len() / n, n, k), a.from_row(i * rows), b, add);
+    });
+}
+
+simd! {
+    fn add_rows(x: &[f32], sums: &mut [f32]) = add_rows_body
+}
+
+#[inline(always)]
+fn add_rows_body<const F: bool>(x: &[f32], sums: &mut [f32]) {
+    for row in x.chunks_exact(sums.len()) {
+        for (sum, x) in sums.iter_mut().zip(row) {
+            *sum += x;
+        }
+    }
+}
+
+/// Sum of each of the `n` columns of contiguous rows.
+pub fn column_sums(x: &[f32], n: usize) -> Vec<f32> {
+    let mut sums = vec![0f32; n];
+    add_rows(x, &mut sums);
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_are_those_of_the_definition_for_every_layout() {
+        for (m, n, k) in [(1, 1, 1), (3, 5, 7), (64, 33, 17), (130, 70, 65), (2, 3, 0)] {
+            let numbers = |n: usize, salt: usize| -> Vec<f32> {
+                (0..n).map(|i| ((i * 37 + salt) % 23) as f32 / 11.0 - 1.0).collect()
+            };
+            let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
+            let want =
+                |r: usize, c: usize, start: f32| start + (0..k).map(|i| a[r * k + i] * b[i * n + c]).sum::<f32>();
+            let turned: Vec<f32> = (0..k * n).map(|i| b[(i % k.max(1)) * n + i / k.max(1)]).collect();
+            for add in [false, true] {
+                let start = numbers(m * n, 3);
+                for (data, rows, columns) in [(&b, n, 1), (&turned, 1, k)] {
+                    let right = Matrix::new(data, rows, columns);
+                    let mut out = start.clone();
+                    multiply_rows(&mut out, (m, n, k), Matrix::new(&a, k, 1), right, add);
+                    for (i, out) in out.iter().enumerate() {
+                        let want = want(i / n, i % n, if add { start[i] } else { 0.0 });
+                        assert!((out - want).abs() < 1e-4, "{m} {n} {k} {add}");
+                    }
+                }
+            }
+            assert_eq!(column_sums(&b, n).len(), n);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond its slice")]
+    fn a_matrix_beyond_its_slice_is_refused() {
+        multiply(&mut [0.0; 4], 2, (2, 2, 2), Matrix::new(&[0.0; 3], 2, 1), Matrix::new(&[0.0; 4], 2, 1), false);
+    }
+}

@@ -1,0 +1,55 @@
+//! Loops compiled for the best instructions that the machine has.
+
+/// 2: AVX-512 (f, bw, cd, dq, vl); 1: AVX2 and FMA; 0: what the target was compiled for. std caches the answer.
+#[inline]
+pub fn level() -> u8 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        macro_rules! has { ($($feature:tt),*) => { $(std::arch::is_x86_feature_detected!($feature))&&* } }
+        if has!("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma") {
+            return 2;
+        }
+        if has!("avx2", "fma") {
+            return 1;
+        }
+    }
+    0
+}
+
+/// Whether the target has a fused multiply-add without being asked.
+pub const NATIVE_FMA: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
+
+/// Defines a function that runs an `#[inline(always)]` generic body, `body::<A, FMA>(..)`, compiled once for
+/// each level.
+///
+/// The body must be plain loops: a closure that the compiler keeps as a function of its own is compiled without
+/// the features, and `mul_add` becomes a call of `fmaf`.
+#[macro_export]
+macro_rules! simd {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident $([$A:ident: $B:path])? ($($arg:ident: $ty:ty),* $(,)?) $(-> $r:ty)? = $body:ident) => {
+        $(#[$doc])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name $(<$A: $B>)? ($($arg: $ty),*) $(-> $r)? {
+            #[cfg(target_arch = "x86_64")]
+            #[allow(unsafe_code)]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma")]
+                fn v4 $(<$A: $B>)? ($($arg: $ty),*) $(-> $r)? {
+                    $body::<$($A,)? true>($($arg),*)
+                }
+                #[target_feature(enable = "avx2,fma")]
+                fn v3 $(<$A: $B>)? ($($arg: $ty),*) $(-> $r)? {
+                    $body::<$($A,)? true>($($arg),*)
+                }
+                match $crate::simd::level() {
+                    // SAFETY: `level` has just found the features that v4 is compiled for.
+                    2 => return unsafe { v4 $(::<$A>)? ($($arg),*) },
+                    // SAFETY: `level` has just found the features that v3 is compiled for.
+                    1 => return unsafe { v3 $(::<$A>)? ($($arg),*) },
+                    _ => {}
+                }
+            }
+            $body::<$($A,)? { $crate::simd::NATIVE_FMA }>($($arg),*)
+        }
+    };
+}
