@@ -15,6 +15,8 @@
 
 mod batch_norm;
 mod dynamic;
+#[cfg(feature = "flex")]
+mod fused;
 mod group_norm;
 mod layer_norm;
 mod rms_norm;
