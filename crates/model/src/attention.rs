@@ -1,3 +1,4 @@
+use crate::fused;
 use crate::linear::{Linear, ScalarBiases};
 use crate::position::Rotary;
 use crate::qk_norm::{QkNorm, heads};
@@ -13,7 +14,7 @@ pub struct Cache {
     pub(crate) length: usize,
 }
 
-/// `[batch, kv_heads, seen, head_dim]` each.
+/// `[batch, seen, kv_heads, head_dim]` each.
 pub(crate) type KeysValues = (Tensor<4>, Tensor<4>);
 
 impl Cache {
@@ -71,32 +72,43 @@ impl Attention {
             Some(rotary) => rotary.forward(y, start),
             None => y,
         };
-        let q = turn(self.qk_norm.query(self.query.forward(x.clone()), batch, self.heads).swap_dims(1, 2));
-        let k = turn(self.qk_norm.key(self.key.forward(x.clone()), batch, self.kv_heads).swap_dims(1, 2));
-        let v = self.value_norm.forward(heads(self.value.forward(x), batch, self.kv_heads)).swap_dims(1, 2);
+        let q = turn(self.qk_norm.query(self.query.forward(x.clone()), batch, self.heads));
+        let k = turn(self.qk_norm.key(self.key.forward(x.clone()), batch, self.kv_heads));
+        let v = self.value_norm.forward(heads(self.value.forward(x), batch, self.kv_heads));
         let (k, v) = match cache {
             Some(cache) => {
                 let (k, v) = match cache.take() {
-                    Some((old_k, old_v)) => (Tensor::cat(vec![old_k, k], 2), Tensor::cat(vec![old_v, v], 2)),
+                    Some((old_k, old_v)) => (Tensor::cat(vec![old_k, k], 1), Tensor::cat(vec![old_v, v], 1)),
                     None => (k, v),
                 };
                 cache.insert((k, v)).clone()
             }
             None => (k, v),
         };
-        let options = AttentionModuleOptions {
-            scale: Some(self.qk_norm.scale()),
-            softcap: (self.softcap > 0.0).then_some(self.softcap),
-            is_causal: true,
-        };
-        let y = module::attention(q, self.per_query(k), self.per_query(v), None, None, options);
+        let y = self.attend(q, k, v);
         let y = match &self.head_scale {
-            Some(scale) => y * scale.val().reshape([1, self.heads, 1, 1]),
+            Some(scale) => y * scale.val().reshape([1, 1, self.heads, 1]),
             None => y,
         };
         let width = self.heads * y.dims()[3];
-        let y = self.inner_norm.forward_rows(y.swap_dims(1, 2).reshape([rows, width]), batch);
+        let y = self.inner_norm.forward_rows(y.reshape([rows, width]), batch);
         self.out.forward(self.biases.add(1, y))
+    }
+
+    /// `softmax(scale q k^T) v` of `[batch, time, heads, head_dim]`, in the same layout. Queries are the last of
+    /// the times that the keys have.
+    fn attend(&self, q: Tensor<4>, k: Tensor<4>, v: Tensor<4>) -> Tensor<4> {
+        let scale = self.qk_norm.scale();
+        if let Some(y) = fused::attention(&q, &k, &v, scale, self.softcap) {
+            return y;
+        }
+        let options = AttentionModuleOptions {
+            scale: Some(scale),
+            softcap: (self.softcap > 0.0).then_some(self.softcap),
+            is_causal: true,
+        };
+        let [q, k, v] = [q, k, v].map(|x| x.swap_dims(1, 2));
+        module::attention(q, self.per_query(k), self.per_query(v), None, None, options).swap_dims(1, 2)
     }
 
     /// Repeats each key/value head for the queries of its group.

@@ -25,6 +25,11 @@ mod check;
 mod combinations;
 mod config;
 mod embedding;
+#[cfg(feature = "flex")]
+mod fused;
+#[cfg(not(feature = "flex"))]
+#[path = "fused/none.rs"]
+mod fused;
 mod linear;
 mod loss;
 mod mlp;

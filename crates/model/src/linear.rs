@@ -1,3 +1,5 @@
+use crate::fused;
+use crate::mlp::Activation;
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, module};
 use unitgain_norms::weight::WeightNorm;
@@ -16,8 +18,25 @@ pub(crate) struct Linear {
 impl Linear {
     /// `x` is `[rows, fan_in]`.
     pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.forward_with(x, None)
+    }
+
+    /// `phi(y)`.
+    pub(crate) fn forward_with(&self, x: Tensor<2>, activation: Option<Activation>) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
-        module::linear(scaled(x, self.multiplier), self.norm.forward(self.weight.val()), bias)
+        linear(scaled(x, self.multiplier), self.norm.forward(self.weight.val()), bias, activation)
+    }
+}
+
+/// `phi(x W + b)`.
+pub(crate) fn linear(x: Tensor<2>, w: Tensor<2>, bias: Option<Tensor<1>>, activation: Option<Activation>) -> Tensor<2> {
+    if let Some(y) = fused::linear(&x, &w, bias.as_ref(), activation) {
+        return y;
+    }
+    let y = module::linear(x, w, bias);
+    match activation {
+        Some(activation) => activation.forward(y),
+        None => y,
     }
 }
 

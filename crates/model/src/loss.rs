@@ -1,3 +1,4 @@
+use crate::fused;
 use burn::tensor::{Int, Tensor, activation};
 
 /// Mean cross-entropy in nats, of shape `[1]`.
@@ -7,7 +8,12 @@ use burn::tensor::{Int, Tensor, activation};
 pub fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>, weights: Option<Tensor<2>>) -> Tensor<1> {
     let [batch, time, vocabulary] = logits.dims();
     let rows = batch * time;
-    let log_p = activation::log_softmax(logits.reshape([rows, vocabulary]), 1);
+    let (logits, targets) = (logits.reshape([rows, vocabulary]), targets.reshape([rows]));
+    let weights = weights.map(|weights| weights.reshape([rows]));
+    if let Some(loss) = fused::cross_entropy(&logits, &targets, weights.as_ref()) {
+        return loss;
+    }
+    let log_p = activation::log_softmax(logits, 1);
     let loss = log_p.gather(1, targets.reshape([rows, 1])).neg();
     match weights {
         Some(weights) => {

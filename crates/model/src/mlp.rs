@@ -1,3 +1,4 @@
+use crate::fused;
 use crate::linear::{Linear, ScalarBiases};
 use burn::module::Module;
 use burn::tensor::{Tensor, activation};
@@ -60,12 +61,26 @@ impl Activation {
         }
     }
 
-    fn forward(self, x: Tensor<2>) -> Tensor<2> {
+    pub(crate) fn forward(self, x: Tensor<2>) -> Tensor<2> {
+        if let Some(y) = fused::activation(&x, self) {
+            return y;
+        }
         match self {
             Self::Relu => activation::relu(x),
-            Self::Gelu | Self::GeGlu => activation::gelu(x),
+            // From erf: the backward pass of burn's gelu is the tanh approximation on some backends.
+            Self::Gelu | Self::GeGlu => x.clone() * ((x / std::f64::consts::SQRT_2).erf() + 1.0) * 0.5,
             Self::GeluTanh => activation::gelu_approximate(x),
             Self::Silu | Self::SwiGlu => activation::silu(x),
+        }
+    }
+}
+
+impl Activation {
+    /// `phi(gate) * up`.
+    fn gate(self, gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
+        match fused::gated(&gate, &up, self) {
+            Some(y) => y,
+            None => self.forward(gate) * up,
         }
     }
 }
@@ -88,10 +103,13 @@ impl Mlp {
     /// `x` is `[rows, width]`, the rows those of `sequences` sequences.
     pub(crate) fn forward(&self, x: Tensor<2>, sequences: usize) -> Tensor<2> {
         let x = self.biases.add(0, x);
-        let phi = |z| self.activation.forward(self.biases.add(1, z));
         let hidden = match &self.gate {
-            Some(gate) => phi(gate.forward(x.clone())) * self.up.forward(x),
-            None => phi(self.up.forward(x)),
+            Some(gate) => {
+                let gate = self.biases.add(1, gate.forward(x.clone()));
+                self.activation.gate(gate, self.up.forward(x))
+            }
+            None if self.biases.values.is_empty() => self.up.forward_with(x, Some(self.activation)),
+            None => self.activation.forward(self.biases.add(1, self.up.forward(x))),
         };
         let hidden = self.inner_norm.forward_rows(hidden, sequences);
         self.down.forward(self.biases.add(2, hidden))

@@ -1,3 +1,4 @@
+use crate::fused;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
@@ -74,12 +75,15 @@ impl Rotary {
         Self { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
-    /// Turns `x`, `[batch, heads, time, head_dim]`, whose first position is `start`.
+    /// Turns `x`, `[batch, time, heads, head_dim]`, whose first position is `start`.
     pub(crate) fn forward(&self, x: Tensor<4>, start: usize) -> Tensor<4> {
-        let [_, _, time, head_dim] = x.dims();
+        if let Some(y) = fused::rotary(&x, &self.cos, &self.sin, start) {
+            return y;
+        }
+        let [_, time, _, head_dim] = x.dims();
         let half = head_dim / 2;
-        let cos = self.cos.clone().narrow(0, start, time).unsqueeze::<4>();
-        let sin = self.sin.clone().narrow(0, start, time).unsqueeze::<4>();
+        let table = |table: &Tensor<2>| table.clone().narrow(0, start, time).reshape([1, time, 1, half]);
+        let (cos, sin) = (table(&self.cos), table(&self.sin));
         let first = x.clone().narrow(3, 0, half);
         let second = x.narrow(3, half, half);
         Tensor::cat(vec![first.clone() * cos.clone() - second.clone() * sin.clone(), second * cos + first * sin], 3)

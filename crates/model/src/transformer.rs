@@ -3,7 +3,7 @@ use crate::axes::BranchAxes;
 use crate::block::Block;
 use crate::config::{ModelConfig, ModelError, value};
 use crate::embedding::EmbeddingScale;
-use crate::linear::{Linear, ScalarBiases, scaled};
+use crate::linear::{Linear, ScalarBiases, linear, scaled};
 use crate::mlp::Mlp;
 use crate::nursery::Nursery;
 use crate::position::{Position, Rotary, sinusoids};
@@ -238,7 +238,7 @@ impl Transformer {
         let x = self.stream(x, batch, start, cache, observe);
         let logits = match &self.head {
             Some(head) => head.forward(x),
-            None => module::linear(scaled(x, self.head_multiplier), self.embedding.val().transpose(), None),
+            None => linear(scaled(x, self.head_multiplier), self.embedding.val().transpose(), None, None),
         };
         let logits =
             if self.logit_softcap > 0.0 { (logits / self.logit_softcap).tanh() * self.logit_softcap } else { logits };

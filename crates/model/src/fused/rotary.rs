@@ -1,0 +1,82 @@
+use burn::tensor::Tensor;
+use rayon::prelude::*;
+use unitgain_kernels::threads::piece;
+use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, empty, run, shape, simd, slice, tensor};
+
+/// Turns `x`, `[batch, time, heads, head_dim]`, by the angles whose cosines and sines are `[positions,
+/// head_dim / 2]`, from position `start` on.
+pub(crate) fn rotary(x: &Tensor<4>, cos: &Tensor<2>, sin: &Tensor<2>, start: usize) -> Option<Tensor<4>> {
+    let host = |table: &Tensor<2>| match Native::of(&table.clone().without_graph())? {
+        Native::Plain(table) => Some(contiguous(table)),
+        Native::Graph(_) => None,
+    };
+    Some(run(Rotary { cos: host(cos)?, sin: host(sin)?, start }, [Native::of(x)?]))
+}
+
+/// A tensor outside of the graph, whatever device it is on.
+trait WithoutGraph {
+    fn without_graph(self) -> Self;
+}
+
+impl WithoutGraph for Tensor<2> {
+    fn without_graph(self) -> Self {
+        if self.device().is_autodiff() { self.inner() } else { self }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Rotary {
+    cos: FlexTensor,
+    sin: FlexTensor,
+    start: usize,
+}
+
+impl Rotary {
+    /// By the angles, or back by them.
+    fn turn(&self, x: FlexTensor, sign: f32) -> FlexTensor {
+        let x = contiguous(x);
+        let sizes = shape(&x);
+        let [_, time, heads, head_dim] = sizes[..] else { unreachable!("four axes") };
+        let (row, half) = (heads * head_dim, head_dim / 2);
+        let mut y = empty(slice(&x).len());
+        let n = piece(y.len(), row, 2);
+        y.par_chunks_mut(n).zip(slice(&x).par_chunks(n)).enumerate().for_each(|(i, (y, x))| {
+            let first = i * (n / row);
+            for (r, (y, x)) in y.chunks_exact_mut(row).zip(x.chunks_exact(row)).enumerate() {
+                let at = (self.start + (first + r) % time) * half;
+                let (cos, sin) = (&slice(&self.cos)[at..at + half], &slice(&self.sin)[at..at + half]);
+                turn_row(head_dim, sign, x, cos, sin, y);
+            }
+        });
+        tensor(y, &sizes)
+    }
+}
+
+simd! {
+    fn turn_row(head_dim: usize, sign: f32, x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) = turn_row_body
+}
+
+#[inline(always)]
+fn turn_row_body<const F: bool>(head_dim: usize, sign: f32, x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
+    let half = head_dim / 2;
+    for (x, y) in x.chunks_exact(head_dim).zip(y.chunks_exact_mut(head_dim)) {
+        let ((a, b), (ya, yb)) = (x.split_at(half), y.split_at_mut(half));
+        for i in 0..half {
+            let s = sin[i] * sign;
+            ya[i] = a[i] * cos[i] - b[i] * s;
+            yb[i] = b[i] * cos[i] + a[i] * s;
+        }
+    }
+}
+
+impl Fused<1> for Rotary {
+    type State = ();
+
+    fn forward(&self, [x]: [FlexTensor; 1], _: bool) -> (FlexTensor, Option<()>) {
+        (self.turn(x, 1.0), Some(()))
+    }
+
+    fn backward(&self, (): (), dy: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
+        [Some(self.turn(dy, -1.0))]
+    }
+}
