@@ -14,3 +14,4 @@ mod placements;
 mod run;
 mod sanity;
 mod trajectories;
+mod twins;

@@ -98,8 +98,7 @@ impl ClipConfig {
             Self::GlobalNorm { max } => {
                 let square = squares.sum();
                 let coefficient = coefficient(square.clone(), max);
-                let clipped = gradients.map(|_, g| g * coefficient.clone());
-                (clipped, square * coefficient.square())
+                (gradients.times(coefficient.clone()), square * coefficient.square())
             }
             Self::Adaptive { lambda, eps } => {
                 let weights = weights(model);

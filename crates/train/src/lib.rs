@@ -16,6 +16,8 @@ pub mod device;
 mod error;
 mod files;
 mod folder;
+#[cfg(feature = "flex")]
+mod fused;
 pub mod generate;
 mod gradients;
 pub mod metrics;

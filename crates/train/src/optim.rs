@@ -269,11 +269,39 @@ impl Optimizer {
     /// parameter without a gradient stays.
     pub fn step<M: Module>(&mut self, model: M, table: &ParamTable, gradients: Gradients, lr: f64) -> M {
         self.time += 1;
-        model.map(&mut Pass { optimizer: self, table, gradients, lr, index: 0 })
+        let factor = gradients.factor();
+        // Read where that waits for nothing.
+        #[cfg(feature = "flex")]
+        let host_factor = match factor.clone().map(Tensor::try_into_primitive::<burn::backend::Flex>) {
+            Some(Ok(factor)) => unitgain_kernels::slice(&unitgain_kernels::contiguous(factor))[0],
+            Some(Err(_)) | None => 1.0,
+        };
+        model.map(&mut Pass {
+            optimizer: self,
+            table,
+            gradients,
+            lr,
+            index: 0,
+            factor,
+            #[cfg(feature = "flex")]
+            host_factor,
+        })
     }
 }
 
 impl OptimizerConfig {
+    /// The update as one operation, for the kinds that have one.
+    #[cfg(feature = "flex")]
+    fn fused(self, time: usize, r: Rates) -> Option<crate::fused::Adam> {
+        let time = i32::try_from(time).unwrap_or(i32::MAX);
+        let (betas, decay, l2) = match self {
+            Self::Adamw { betas, .. } => (betas, r.decay, 0.0),
+            Self::Adam { betas, .. } => (betas, 0.0, r.decay),
+            Self::Sgd { .. } | Self::Lion { .. } => return None,
+        };
+        Some(crate::fused::Adam { betas, lr: r.lr, decay, l2, eps: r.eps, time })
+    }
+
     /// The rule itself, for the update `time` (from 1) of one flat tensor.
     fn apply(self, time: usize, state: Option<State>, w: Tensor<1>, g: Tensor<1>, r: Rates) -> (Tensor<1>, State) {
         match self {
@@ -367,6 +395,27 @@ struct Pass<'a> {
     gradients: Gradients,
     lr: f64,
     index: usize,
+    /// What gradients are still to be multiplied by.
+    factor: Option<Tensor<1>>,
+    /// The same, on the host.
+    #[cfg(feature = "flex")]
+    host_factor: f32,
+}
+
+impl Pass<'_> {
+    /// The rule of the optimizer, on a gradient that still waits for its factor.
+    fn update(&self, state: Option<State>, w: Tensor<1>, g: Tensor<1>, rates: Rates) -> (Tensor<1>, State) {
+        let (config, time) = (self.optimizer.config, self.optimizer.time);
+        #[cfg(feature = "flex")]
+        if let (Some(adam), true) = (config.fused(time, rates), crate::fused::takes(&g, state.as_ref())) {
+            return crate::fused::adam(adam, w, g, self.host_factor, state);
+        }
+        let g = match &self.factor {
+            Some(factor) => g * factor.clone(),
+            None => g,
+        };
+        config.apply(time, state, w, g, rates)
+    }
 }
 
 impl ModuleMapper for Pass<'_> {
@@ -381,7 +430,7 @@ impl ModuleMapper for Pass<'_> {
         let shape = tensor.shape();
         let n = shape.num_elements();
         let state = self.optimizer.state[index].take();
-        let (w, state) = config.apply(self.optimizer.time, state, tensor.inner().reshape([n]), gradient, rates);
+        let (w, state) = self.update(state, tensor.inner().reshape([n]), gradient, rates);
         self.optimizer.state[index] = Some(state);
         let tensor = Tensor::from_inner(w.reshape(shape)).require_grad();
         Param::from_mapped_value(id, tensor, mapper)

@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use unitgain_kernels::composed;
 
 /// How a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub fn train(
     if device::is_host(&config.backend) {
         // From outside, every parallel operation would block this thread and wake all workers; from
         // inside, it is one of them.
-        rayon::scope(|_| run())
+        rayon::scope(|_| if config.train.fused { run() } else { composed(run) })
     } else {
         run()
     }

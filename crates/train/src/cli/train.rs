@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// Where to compute: flex, ndarray, wgpu, vulkan or cuda, the last three with an optional :index
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
+    /// on or off: whether the CPU backend fuses operations, instead of train.fused
+    #[arg(long, value_name = "SWITCH", value_parser = ["on", "off"])]
+    fused: Option<String>,
     /// The run folder [default: runs/NAME of the TOML file]
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     out: Option<PathBuf>,
@@ -54,6 +57,7 @@ impl Args {
         config.backend = self.backend.unwrap_or(config.backend);
         config.train.steps = self.steps.unwrap_or(config.train.steps);
         config.seed = self.seed.unwrap_or(config.seed);
+        config.train.fused = self.fused.map_or(config.train.fused, |switch| switch == "on");
 
         let mut view = View::new(&folder);
         let summary = train(&config, &folder, start, &mut |event| view.show(&event))?;

@@ -55,6 +55,9 @@ pub struct TrainConfig {
     /// Default 1.
     #[serde(deserialize_with = "shorthand::number_kind_or_table")]
     pub clip: ClipConfig,
+    /// Whether the CPU backend computes norms, activations, linear layers, attention, loss and Adam as one
+    /// operation each. Without, they are composed: slower, the same but for rounding. Default true.
+    pub fused: bool,
 }
 
 /// Records.
@@ -117,7 +120,7 @@ impl Default for RunConfig {
 
 impl Default for TrainConfig {
     fn default() -> Self {
-        Self { steps: 1000, batch_size: 16, accumulate: 1, clip: ClipConfig::default() }
+        Self { steps: 1000, batch_size: 16, accumulate: 1, clip: ClipConfig::default(), fused: true }
     }
 }
 

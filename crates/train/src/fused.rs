@@ -1,0 +1,147 @@
+//! Adam's update and the squares of gradients on the CPU backend, one pass over memory each. `None` means:
+//! compose it.
+
+use crate::optim::State;
+use burn::backend::Flex;
+use burn::tensor::{Device, Tensor, TensorData};
+use rayon::prelude::*;
+use unitgain_kernels::math::{self, fma};
+use unitgain_kernels::threads::piece;
+use unitgain_kernels::{FlexTensor, Native, contiguous, simd, slice, tensor};
+
+/// Sum of squares of each gradient, 0 where there is none.
+pub(crate) fn squares(gradients: &[Option<Tensor<1>>], device: &Device) -> Option<Tensor<1>> {
+    let square = |gradient: &Option<Tensor<1>>| match gradient {
+        Some(gradient) => match Native::of(gradient)? {
+            Native::Plain(gradient) => Some(square(slice(&contiguous(gradient))) as f32),
+            Native::Graph(_) => None,
+        },
+        None => Some(0.0),
+    };
+    let all: Vec<f32> = gradients.iter().map(square).collect::<Option<_>>()?;
+    let n = all.len();
+    Some(Tensor::from_data(TensorData::new(all, [n]), device))
+}
+
+fn square(x: &[f32]) -> f64 {
+    let n = piece(x.len(), CHUNK, 1);
+    if n >= x.len() {
+        return squares_of(x);
+    }
+    // In order: the same sum for the same number of threads.
+    x.par_chunks(n).map(squares_of).collect::<Vec<f64>>().iter().sum()
+}
+
+/// Elements that are added in f32.
+const CHUNK: usize = 4096;
+
+simd! {
+    fn squares_of(x: &[f32]) -> f64 = squares_body
+}
+
+#[inline(always)]
+fn squares_body<const F: bool>(x: &[f32]) -> f64 {
+    let mut sum = 0f64;
+    for chunk in x.chunks(CHUNK) {
+        sum += f64::from(math::dot::<F>(chunk, chunk));
+    }
+    sum
+}
+
+/// The settings of one update of one parameter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Adam {
+    pub(crate) betas: [f64; 2],
+    pub(crate) lr: f64,
+    /// Subtracted from the weight as `lr decay w`.
+    pub(crate) decay: f64,
+    /// Added to the gradient as `l2 w`.
+    pub(crate) l2: f64,
+    pub(crate) eps: f64,
+    /// Updates made, this one included.
+    pub(crate) time: i32,
+}
+
+/// Whether [`adam`] can take a parameter with this gradient and state.
+pub(crate) fn takes(g: &Tensor<1>, state: Option<&State>) -> bool {
+    let is_adams = state.is_none_or(|state| state.second.is_some());
+    is_adams && matches!(Native::of(g), Some(Native::Plain(_)))
+}
+
+/// The update of a flat weight by a flat gradient times `factor`, in the buffers of weight and state unless
+/// something else holds them too.
+pub(crate) fn adam(adam: Adam, w: Tensor<1>, g: Tensor<1>, factor: f32, state: Option<State>) -> (Tensor<1>, State) {
+    let n = w.dims()[0];
+    let (first, second) = match state {
+        Some(State { first, second: Some(second) }) => (own(first), own(second)),
+        Some(State { second: None, .. }) | None => (tensor(vec![0.0; n], &[n]), tensor(vec![0.0; n], &[n])),
+    };
+    let (mut w, mut first, mut second) = (own(w), first, second);
+    let g = own(g);
+    let rates = Rates::new(adam, factor);
+    let size = piece(n, 64, 2);
+    w.storage_mut::<f32>()
+        .par_chunks_mut(size)
+        .zip(first.storage_mut::<f32>().par_chunks_mut(size))
+        .zip(second.storage_mut::<f32>().par_chunks_mut(size))
+        .zip(slice(&g).par_chunks(size))
+        .for_each(|(((w, first), second), g)| update(&rates, w, first, second, g));
+    let [w, first, second] = [w, first, second].map(Tensor::from_primitive::<Flex>);
+    (w, State { first, second: Some(second) })
+}
+
+/// A tensor whose buffer holds its elements and nothing else.
+fn own(x: Tensor<1>) -> FlexTensor {
+    let n = x.dims()[0];
+    let x = match x.try_into_primitive::<Flex>() {
+        Ok(x) => contiguous(x),
+        Err(e) => unreachable!("`takes` was asked: {e:?}"),
+    };
+    let is_whole = x.layout().start_offset() == 0 && x.storage::<f32>().len() == n;
+    if is_whole { x } else { tensor(slice(&x).to_vec(), &[n]) }
+}
+
+/// What the loop needs, in f32.
+struct Rates {
+    factor: f32,
+    keep: f32,
+    l2: f32,
+    betas: [f32; 2],
+    rest: [f32; 2],
+    step: f32,
+    /// 1 / sqrt(1 - b2^t).
+    correction: f32,
+    eps: f32,
+}
+
+impl Rates {
+    fn new(adam: Adam, factor: f32) -> Self {
+        let [b1, b2] = adam.betas;
+        let (c1, c2) = (1.0 - b1.powi(adam.time), 1.0 - b2.powi(adam.time));
+        Self {
+            factor,
+            keep: (1.0 - adam.lr * adam.decay) as f32,
+            l2: adam.l2 as f32,
+            betas: [b1 as f32, b2 as f32],
+            rest: [(1.0 - b1) as f32, (1.0 - b2) as f32],
+            step: (adam.lr / c1) as f32,
+            correction: c2.powf(-0.5) as f32,
+            eps: adam.eps as f32,
+        }
+    }
+}
+
+simd! {
+    fn update(rates: &Rates, w: &mut [f32], first: &mut [f32], second: &mut [f32], g: &[f32]) = update_body
+}
+
+#[inline(always)]
+fn update_body<const F: bool>(rates: &Rates, w: &mut [f32], first: &mut [f32], second: &mut [f32], g: &[f32]) {
+    for (((w, first), second), g) in w.iter_mut().zip(first).zip(second).zip(g) {
+        let g = fma::<F>(rates.l2, *w, g * rates.factor);
+        *first = fma::<F>(rates.betas[0], *first, rates.rest[0] * g);
+        *second = fma::<F>(rates.betas[1], *second, rates.rest[1] * g * g);
+        let size = fma::<F>(second.sqrt(), rates.correction, rates.eps);
+        *w = *w * rates.keep - rates.step * *first / size;
+    }
+}
