@@ -166,6 +166,7 @@ fn forward_body<const F: bool>(
 /// With h the normalized row and g = gamma dy: `dx = (g - mean(g) - h mean(g h)) / std`, `dgamma += dy h`,
 /// `dbeta += dy`.
 #[inline(always)]
+#[allow(clippy::too_many_arguments)]
 fn backward_body<const F: bool>(
     centred: bool,
     x: &[f32],

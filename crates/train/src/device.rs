@@ -1,7 +1,7 @@
 //! Devices by name.
 
 use crate::Error;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 /// Backends, whether each is compiled in, and whether it takes an index.
 const BACKENDS: [(&str, bool, bool); 5] = [
@@ -53,6 +53,62 @@ pub fn from_name(name: &str) -> Result<Device, Error> {
         answers(&device).map_err(error)?;
     }
     Ok(device)
+}
+
+/// Every backend that there is, and whether this build has it.
+pub fn backends() -> Vec<(&'static str, bool)> {
+    BACKENDS.iter().map(|(name, compiled, _)| (*name, *compiled)).collect()
+}
+
+/// The devices of a backend that is compiled in: what each calls itself, and the float types that it computes with.
+///
+/// # Errors
+/// What is wrong, where there is none.
+pub fn found(backend: &str) -> Result<Vec<(String, Vec<&'static str>)>, String> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let devices = std::panic::catch_unwind(|| {
+        let describe = |device: &Device| {
+            let types = [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::BF16)];
+            let types = types.into_iter().filter(|(_, dtype)| device.supports_dtype(*dtype)).map(|(name, _)| name);
+            (self::describe(device), types.collect())
+        };
+        enumerate(backend).iter().map(describe).collect::<Vec<_>>()
+    });
+    std::panic::set_hook(hook);
+    match devices {
+        Ok(devices) if !devices.is_empty() => Ok(devices),
+        Ok(_) | Err(_) => Err("no device found: no adapter, or no driver for it".into()),
+    }
+}
+
+#[allow(unused_variables)]
+fn enumerate(backend: &str) -> Vec<Device> {
+    use burn::tensor::DeviceType;
+    let kind = match backend {
+        #[cfg(feature = "flex")]
+        "flex" => DeviceType::Flex,
+        #[cfg(feature = "ndarray")]
+        "ndarray" => DeviceType::NdArray,
+        #[cfg(feature = "wgpu")]
+        "wgpu" => DeviceType::Wgpu,
+        #[cfg(feature = "vulkan")]
+        "vulkan" => DeviceType::Vulkan,
+        #[cfg(feature = "cuda")]
+        "cuda" => DeviceType::Cuda,
+        _ => return Vec::new(),
+    };
+    #[allow(unreachable_code)]
+    Device::enumerate(kind).into_vec()
+}
+
+/// What a device calls itself: on the CPU the backend, else the adapter and what its kernels are compiled for.
+pub fn describe(device: &Device) -> String {
+    #[cfg(any(feature = "wgpu", feature = "vulkan", feature = "cuda"))]
+    if let Some(identity) = device.identity() {
+        return format!("{device:?}: {identity:?}");
+    }
+    format!("{device:?}")
 }
 
 /// Whether the device can multiply: burn panics where there is no adapter or no driver.

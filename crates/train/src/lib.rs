@@ -8,6 +8,7 @@
 //! This is the only crate that knows files, clocks and devices. It never prints: it reports
 //! [`Event`]s to its caller and uses `tracing`.
 
+pub mod bench;
 pub mod checkpoint;
 pub mod clip;
 pub mod config;
@@ -25,6 +26,7 @@ pub mod optim;
 mod run;
 pub mod sanity;
 pub mod schedule;
+pub mod self_test;
 mod step;
 
 pub use clip::ClipConfig;

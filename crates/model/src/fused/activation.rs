@@ -45,7 +45,7 @@ impl Function for GeluTanh {
     #[inline(always)]
     fn at<const F: bool>(x: f32) -> (f32, f32) {
         // x/2 (1 + tanh u) is x sigmoid(2 u).
-        const A: f32 = 1.595_769_1;
+        const A: f32 = 1.595_769;
         const B: f32 = 0.044_715;
         let square = x * x;
         let (s, rest) = math::sigmoid::<F>(A * x * fma::<F>(B, square, 1.0));

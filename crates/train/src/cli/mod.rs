@@ -1,6 +1,8 @@
 //! One file per command.
 
+mod bench;
 mod configs;
+mod devices;
 mod generate;
 mod params;
 mod sanity;
@@ -39,6 +41,8 @@ enum Command {
     Generate(generate::Args),
     Configs(configs::Args),
     Sanity(sanity::Args),
+    Bench(bench::Args),
+    Devices(devices::Args),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  unitgain completions bash > /etc/bash_completion.d/unitgain")]
     Completions {
@@ -56,6 +60,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Generate(args) => args.run(),
         Command::Configs(args) => args.run(),
         Command::Sanity(args) => args.run(),
+        Command::Bench(args) => args.run(),
+        Command::Devices(args) => args.run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "unitgain", &mut script);

@@ -3,7 +3,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
 use unitgain_train::metrics::Status;
-use unitgain_train::{Event, Record, RunConfig, Start, Summary, train};
+use unitgain_train::{Event, Record, RunConfig, Start, Summary, self_test, train};
 
 /// Train a model from a TOML file into a run folder
 #[derive(clap::Args)]
@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// Where to compute: flex, ndarray, wgpu, vulkan or cuda, the last three with an optional :index
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
+    /// Do not compare a device other than flex with the CPU first
+    #[arg(long)]
+    skip_self_test: bool,
     /// on or off: whether the CPU backend fuses operations, instead of train.fused
     #[arg(long, value_name = "SWITCH", value_parser = ["on", "off"])]
     fused: Option<String>,
@@ -59,6 +62,9 @@ impl Args {
         config.seed = self.seed.unwrap_or(config.seed);
         config.train.fused = self.fused.map_or(config.train.fused, |switch| switch == "on");
 
+        if !self.skip_self_test {
+            self_test(&config.backend)?;
+        }
         let mut view = View::new(&folder);
         let summary = train(&config, &folder, start, &mut |event| view.show(&event))?;
         view.finish(&summary);
@@ -67,6 +73,19 @@ impl Args {
             Status::Running | Status::Finished => Outcome::Success,
         })
     }
+}
+
+/// Refuses a device that computes something else than the CPU.
+pub(crate) fn self_test(backend: &str) -> anyhow::Result<()> {
+    let mut started = false;
+    self_test::ensure(backend, &mut |check| {
+        if !std::mem::replace(&mut started, true) {
+            let _ = writeln!(stderr(), "comparing {backend} with the CPU (once for each device and driver) ..");
+        }
+        let verdict = if check.passed() { "as on the CPU" } else { "WRONG" };
+        let _ = writeln!(stderr(), "  {}: {verdict}", check.operation);
+    })?;
+    Ok(())
 }
 
 /// A progress bar on a terminal, plain lines elsewhere.

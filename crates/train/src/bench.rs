@@ -1,0 +1,286 @@
+//! How fast a configuration trains, and how near that is to what the machine can do.
+
+use crate::step::read_rows;
+use crate::{Error, RunConfig, Split, Task, Trainer, device, metrics};
+use burn::tensor::{Device, Tensor, TensorData};
+use serde::Serialize;
+use std::time::Instant;
+use unitgain_init::sample;
+use unitgain_kernels::composed;
+use unitgain_model::{ModelConfig, NormConfig, ParamTable};
+use unitgain_norms::NormSite;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Steps of each configuration before the first round. Default 3.
+    pub warmup: usize,
+    /// Steps of each configuration in a round. Default 10.
+    pub steps: usize,
+    /// Rounds, in which the configurations take turns. Default 3.
+    pub rounds: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { warmup: 3, steps: 10, rounds: 3 }
+    }
+}
+
+/// What was measured of one configuration. Times are in milliseconds a step, all logging included.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// Its name.
+    pub name: String,
+    /// Parameters that are trained.
+    pub parameters: usize,
+    /// Tokens of a step.
+    pub tokens: usize,
+    /// Median.
+    pub ms: f64,
+    /// First and third quartile.
+    pub quartiles: [f64; 2],
+    /// Mean of the forward pass.
+    pub forward: f64,
+    /// Mean of the backward pass.
+    pub backward: f64,
+    /// Mean of norms, clip and update.
+    pub optimizer: f64,
+    /// Mean of the rest: data, and reading what is logged.
+    pub logging: f64,
+    /// Floating-point operations a step: of matrix products, a causal attention at half.
+    pub flops: f64,
+    /// Their part of what the machine's matrix product does in the same time.
+    pub utilization: f64,
+    /// Most memory of the process so far, in bytes.
+    pub peak_memory: Option<u64>,
+}
+
+impl Measured {
+    /// Tokens a second, by the median step.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens as f64 / self.ms * 1e3
+    }
+}
+
+/// What the machine does, measured in the same run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Largest rate of a product of square f32 matrices, in operations a second.
+    pub product: f64,
+    /// Bytes a second that a copy reads and writes.
+    pub copy: f64,
+    /// Forward and backward pass of a norm on 8192 rows of 1024: name and milliseconds, and the bytes that it has
+    /// to read and write (x and y; x, dy and dx) a second as a part of the copy's.
+    pub norms: Vec<(&'static str, f64, f64)>,
+}
+
+/// A configuration that is being measured.
+struct Bench {
+    name: String,
+    config: RunConfig,
+    task: Task,
+    trainer: Option<Trainer>,
+    step: usize,
+    times: Vec<f64>,
+}
+
+/// Measures configurations, which take turns, and the machine. The parts of a step are those of the clock of a
+/// run: on an asynchronous device the times to enqueue them, which end in `logging`, where the step waits.
+///
+/// # Errors
+/// As [`RunConfig::prepare`].
+pub fn run(
+    configs: &[(String, RunConfig)],
+    effort: Effort,
+    progress: &mut (dyn FnMut() + Send),
+) -> Result<(Vec<Measured>, Machine), Error> {
+    let is_host = configs.iter().all(|(_, config)| device::is_host(&config.backend));
+    let mut work = || measure(configs, effort, progress);
+    if is_host { rayon::scope(|_| work()) } else { work() }
+}
+
+fn measure(
+    configs: &[(String, RunConfig)],
+    effort: Effort,
+    progress: &mut (dyn FnMut() + Send),
+) -> Result<(Vec<Measured>, Machine), Error> {
+    let mut benches = Vec::new();
+    for (name, config) in configs {
+        let (config, task) = config.prepare()?;
+        let device = device::from_name(&config.backend)?;
+        let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?;
+        let (name, trainer) = (name.clone(), Some(trainer));
+        benches.push(Bench { name, config, task, trainer, step: 0, times: Vec::new() });
+    }
+    for bench in &mut benches {
+        bench.steps(effort.warmup);
+        bench.times.clear();
+        if let Some(trainer) = &mut bench.trainer {
+            trainer.clock = Default::default();
+        }
+    }
+    for _ in 0..effort.rounds {
+        for bench in &mut benches {
+            bench.steps(effort.steps);
+            progress();
+        }
+    }
+    let device = device::from_name(benches.first().map_or("flex", |bench| &bench.config.backend))?;
+    let machine = machine(&device);
+    Ok((benches.into_iter().map(|bench| bench.measured(machine.product)).collect(), machine))
+}
+
+impl Bench {
+    fn steps(&mut self, n: usize) {
+        for _ in 0..n {
+            let started = Instant::now();
+            let Some(trainer) = self.trainer.take() else { return };
+            let size = self.config.train.batch_size;
+            let batch = |micro: usize| {
+                self.task.batch(self.config.seed, Split::Train, self.step, micro * size..(micro + 1) * size)
+            };
+            let batches: Vec<_> = (0..self.config.train.accumulate).map(batch).collect();
+            let lr = self.config.optimizer.lr();
+            let step = || trainer.step(&batches, lr, true);
+            let (trainer, row) = if self.config.train.fused { step() } else { composed(step) };
+            read_rows(&[row]);
+            self.trainer = Some(trainer);
+            self.step += 1;
+            self.times.push(started.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+
+    fn measured(mut self, product: f64) -> Measured {
+        self.times.sort_by(f64::total_cmp);
+        let quantile = |q: f64| self.times[((self.times.len() - 1) as f64 * q).round() as usize];
+        let train = &self.config.train;
+        let tokens = train.batch_size * train.accumulate * self.config.model.context;
+        let steps = self.times.len() as f64;
+        let (clock, parameters, flops) = match &self.trainer {
+            Some(trainer) => {
+                (trainer.clock, trainer.table.elements(), flops(&self.config.model, &trainer.table, tokens))
+            }
+            None => (Default::default(), 0, 0.0),
+        };
+        let part = |time: std::time::Duration| time.as_secs_f64() * 1e3 / steps;
+        let [forward, backward, optimizer] = [clock.forward, clock.backward, clock.optimizer].map(part);
+        let ms = quantile(0.5);
+        Measured {
+            name: self.name,
+            parameters,
+            tokens,
+            ms,
+            quartiles: [quantile(0.25), quantile(0.75)],
+            forward,
+            backward,
+            optimizer,
+            logging: (self.times.iter().sum::<f64>() / steps - forward - backward - optimizer).max(0.0),
+            flops,
+            utilization: flops / (ms / 1e3) / product,
+            peak_memory: metrics::peak_memory(),
+        }
+    }
+}
+
+/// 6 for every weight of a matrix product and token, 2 forward and 4 backward; attention's two products of a
+/// query with half of the keys are 6 context heads head_dim.
+fn flops(model: &ModelConfig, table: &ParamTable, tokens: usize) -> f64 {
+    let products: usize = table.iter().filter(|e| e.role().is_hidden()).map(|e| e.elements()).sum();
+    let head = model.d_model * model.vocab_size.unwrap_or(0);
+    let width = model.n_heads * model.head_dim.unwrap_or(0);
+    let attention = model.n_layers * model.context * width;
+    6.0 * (products + head + attention) as f64 * tokens as f64
+}
+
+/// The shortest of several times of `f`, in seconds.
+fn shortest(times: usize, mut f: impl FnMut()) -> f64 {
+    let time = |_| {
+        let started = Instant::now();
+        f();
+        started.elapsed().as_secs_f64()
+    };
+    (0..times).map(time).fold(f64::INFINITY, f64::min)
+}
+
+fn machine(device: &Device) -> Machine {
+    let matrix = |path: &str, shape: [usize; 2]| {
+        let values = sample::normal(1, path, shape[0] * shape[1], 1.0);
+        Tensor::<2>::from_data(TensorData::new(values, shape), device)
+    };
+    let product = product(&|n| matrix("bench/product", [n, n]));
+    let (rows, width) = (8192, 1024);
+    let copy = copy(&matrix("bench/copy", [rows, width]));
+    let bytes = (rows * width * 4) as f64;
+    let on_graph = device.clone().autodiff();
+    let x = Tensor::from_inner(matrix("bench/x", [rows, width]));
+    let dy = Tensor::from_inner(matrix("bench/dy", [rows, width]));
+    let mut norms = Vec::new();
+    for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
+        let norm = config.build(NormSite::of(width), &on_graph);
+        // The time of the product with dy and of its sum, which are not the norm's, is taken off.
+        let with = |f: &dyn Fn(Tensor<2>) -> Tensor<2>| {
+            shortest(8, || {
+                let x = x.clone().require_grad();
+                let loss = (f(x.clone()) * dy.clone()).sum();
+                let gradients = loss.backward();
+                let gradient = x.grad(&gradients);
+                gradient.map(|g| g.narrow(0, 0, 1).into_data());
+            })
+        };
+        let seconds = (with(&|x| norm.forward(x)) - with(&|x| x)).max(1e-9);
+        norms.push((config.about().0, seconds * 1e3, 5.0 * bytes / seconds / copy));
+    }
+    Machine { product, copy, norms }
+}
+
+/// Operations a second of the fastest product: ours on the CPU, else the backend's.
+fn product(matrix: &dyn Fn(usize) -> Tensor<2>) -> f64 {
+    let mut fastest = 0.0f64;
+    for n in [512, 1024, 2048] {
+        let (a, b) = (matrix(n), matrix(n));
+        let mut seconds = shortest(5, || {
+            let product = a.clone().matmul(b.clone());
+            product.narrow(0, 0, 1).into_data();
+        });
+        #[cfg(feature = "flex")]
+        if let (Some(a), Some(b)) = (host(&a), host(&b)) {
+            use unitgain_kernels::{Matrix, multiply_rows};
+            let mut out = vec![0.0; n * n];
+            seconds = seconds.min(shortest(5, || {
+                multiply_rows(&mut out, (n, n, n), Matrix::new(&a, n, 1), Matrix::new(&b, n, 1), false);
+            }));
+        }
+        fastest = fastest.max(2.0 * (n as f64).powi(3) / seconds);
+    }
+    fastest
+}
+
+/// Bytes a second that a copy of `x` reads and writes.
+fn copy(x: &Tensor<2>) -> f64 {
+    let bytes = 2.0 * 4.0 * x.shape().num_elements() as f64;
+    #[cfg(feature = "flex")]
+    if let Some(x) = host(x) {
+        use rayon::prelude::*;
+        let mut out = vec![0f32; x.len()];
+        let n = unitgain_kernels::threads::piece(x.len(), 64, 1);
+        let seconds = shortest(10, || {
+            out.par_chunks_mut(n).zip(x.par_chunks(n)).for_each(|(out, x)| out.copy_from_slice(x));
+        });
+        return bytes / seconds;
+    }
+    let seconds = shortest(10, || {
+        let copy = x.clone() + 0.0;
+        copy.narrow(0, 0, 1).into_data();
+    });
+    bytes / seconds
+}
+
+/// The elements, of a tensor of the CPU backend.
+#[cfg(feature = "flex")]
+fn host(x: &Tensor<2>) -> Option<Vec<f32>> {
+    match unitgain_kernels::Native::of(x)? {
+        unitgain_kernels::Native::Plain(x) => Some(unitgain_kernels::slice(&unitgain_kernels::contiguous(x)).to_vec()),
+        unitgain_kernels::Native::Graph(_) => None,
+    }
+}

@@ -1,0 +1,120 @@
+use super::{Outcome, table};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::io::{IsTerminal, Write, stderr};
+use std::path::PathBuf;
+use unitgain_train::RunConfig;
+use unitgain_train::bench::{self, Effort};
+
+/// Measure how fast configurations train, and how near that is to what the machine can do
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  unitgain bench configs/pre_norm.toml\n  \
+    unitgain bench configs/pre_norm.toml configs/post_norm.toml --rounds 5 --json")]
+pub(crate) struct Args {
+    /// TOML files of runs; several take turns
+    #[arg(required = true)]
+    configs: Vec<PathBuf>,
+    /// Change a key of every configuration; may be repeated
+    #[arg(long = "set", value_name = "KEY.PATH=VALUE")]
+    settings: Vec<String>,
+    /// Where to compute, instead of the files' backend
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// Do not compare a device other than flex with the CPU first
+    #[arg(long)]
+    skip_self_test: bool,
+    /// on or off: whether the CPU backend fuses operations, instead of train.fused
+    #[arg(long, value_name = "SWITCH", value_parser = ["on", "off"])]
+    fused: Option<String>,
+    /// Steps of each configuration in a round
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// Rounds, in which the configurations take turns
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Steps before the first round
+    #[arg(long, default_value_t = 3)]
+    warmup: u32,
+    /// Print an object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        let mut configs = Vec::new();
+        for path in &self.configs {
+            let mut config = RunConfig::load(path, &self.settings)?;
+            config.backend = self.backend.clone().unwrap_or(config.backend);
+            config.train.fused = self.fused.as_ref().map_or(config.train.fused, |switch| switch == "on");
+            configs.push((path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), config));
+        }
+        if !self.skip_self_test {
+            configs.iter().try_for_each(|(_, config)| super::train::self_test(&config.backend))?;
+        }
+        let effort = Effort { warmup: self.warmup as usize, steps: self.steps as usize, rounds: self.rounds as usize };
+        let rounds = (effort.rounds * configs.len()) as u64;
+        let bar = if stderr().is_terminal() { ProgressBar::new(rounds) } else { ProgressBar::hidden() };
+        bar.set_style(
+            ProgressStyle::with_template("{bar:30} {pos}/{len} {eta} left")
+                .unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        let (measured, machine) = bench::run(&configs, effort, &mut || bar.inc(1))?;
+        bar.finish_and_clear();
+        let mut out = std::io::stdout();
+        if self.json {
+            let report = json!({ "configurations": measured, "machine": machine, "threads": threads() });
+            writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+            return Ok(Outcome::Success);
+        }
+        let header = [
+            "configuration",
+            "tokens/s",
+            "ms/step",
+            "quartiles",
+            "forward",
+            "backward",
+            "optimizer",
+            "logging",
+            "of peak",
+            "memory",
+        ];
+        let rows: Vec<Vec<String>> = measured
+            .iter()
+            .map(|m| {
+                vec![
+                    m.name.clone(),
+                    format!("{:.0}", m.tokens_per_second()),
+                    format!("{:.2}", m.ms),
+                    format!("{:.2} {:.2}", m.quartiles[0], m.quartiles[1]),
+                    format!("{:.2}", m.forward),
+                    format!("{:.2}", m.backward),
+                    format!("{:.2}", m.optimizer),
+                    format!("{:.2}", m.logging),
+                    format!("{:.0} %", m.utilization * 100.0),
+                    m.peak_memory.map_or("unknown".into(), |bytes| format!("{:.0} MB", bytes as f64 / 1e6)),
+                ]
+            })
+            .collect();
+        table::print(&header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9])?;
+        writeln!(
+            out,
+            "\nthe machine, with {} threads: matrix product {:.0} GFLOP/s, copy {:.1} GB/s",
+            threads(),
+            machine.product / 1e9,
+            machine.copy / 1e9
+        )?;
+        for (name, ms, part) in &machine.norms {
+            writeln!(
+                out,
+                "{name}, forward and backward on 8192 x 1024: {ms:.2} ms, {:.0} % of the copy",
+                part * 100.0
+            )?;
+        }
+        Ok(Outcome::Success)
+    }
+}
+
+fn threads() -> usize {
+    rayon::current_num_threads()
+}
