@@ -33,7 +33,10 @@ SIZES = {
     "deep": (24, 64, 4, 64, 8, 15),
     "medium": (6, 384, 6, 256, 8, 4),
     "llama": (6, 384, 6, 256, 8, 4),
+    "gpu": (12, 768, 12, 1024, 8, 5),
 }
+# Sizes that only a GPU finishes in time.
+LARGE = {"gpu"}
 VOCABULARY = 65
 
 
@@ -104,12 +107,13 @@ class Model(nn.Module):
 
 
 class Torch:
-    def __init__(self, name, compiled):
+    def __init__(self, name, compiled, device):
         layers, width, heads, context, batch, _ = SIZES[name]
         llama = name == "llama"
         hidden = -(-8 * width // 3 // 8) * 8 if llama else 4 * width
         torch.manual_seed(1)
-        model = Model(layers, width, heads, context, llama, hidden)
+        model = Model(layers, width, heads, context, llama, hidden).to(device)
+        self.device = device
         self.model = torch.compile(model) if compiled else model
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
         self.shape = (batch, context)
@@ -118,7 +122,7 @@ class Torch:
         times = []
         for _ in range(n):
             started = time.perf_counter()
-            tokens = torch.randint(VOCABULARY, self.shape)
+            tokens = torch.randint(VOCABULARY, self.shape).to(self.device)
             loss = self.model(tokens, tokens.roll(-1, 1))
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -129,7 +133,7 @@ class Torch:
         return times
 
 
-def unitgain(name, steps):
+def unitgain(name, steps, backend):
     layers, width, heads, context, batch, _ = SIZES[name]
     settings = {
         "model.n_layers": layers,
@@ -142,7 +146,7 @@ def unitgain(name, steps):
         settings |= {"model.norm": "rms_norm", "model.qk_norm": "rms_norm", "model.activation": "swi_glu"}
         settings |= {"model.position": "rope"}
     command = [str(ROOT / "target/release/unitgain"), "bench", str(ROOT / "benches/speed.toml"), "--json"]
-    command += ["--rounds", "1", "--steps", str(steps), "--warmup", "3"]
+    command += ["--rounds", "1", "--steps", str(steps), "--warmup", "3", "--backend", backend]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -154,21 +158,23 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=list(SIZES))
     parser.add_argument("--compile", action="store_true", help="also PyTorch compiled")
+    parser.add_argument("--backend", default="flex", help="of unitgain")
+    parser.add_argument("--device", default="cpu", help="of PyTorch")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    _, threads = unitgain("tiny", 1)
+    _, threads = unitgain("tiny", 1, arguments.backend)
     torch.set_num_threads(threads)
     print(f"{threads} threads, PyTorch {torch.__version__}; medians in ms a step, ratios with their range over rounds")
     kinds = ["eager", "compiled"] if arguments.compile else ["eager"]
     results = {}
-    for name in [arguments.only] if arguments.only else SIZES:
+    for name in [arguments.only] if arguments.only else [name for name in SIZES if name not in LARGE]:
         steps = SIZES[name][-1]
-        peers = {kind: Torch(name, kind == "compiled") for kind in kinds}
+        peers = {kind: Torch(name, kind == "compiled", arguments.device) for kind in kinds}
         for peer in peers.values():
             peer.steps(3)
         rounds = []
         for _ in range(arguments.rounds):
-            ours, _ = unitgain(name, steps)
+            ours, _ = unitgain(name, steps, arguments.backend)
             rounds.append({"unitgain": ours["ms"]} | {k: statistics.median(p.steps(steps)) for k, p in peers.items()})
         result = {k: statistics.median(r[k] for r in rounds) for k in rounds[0]}
         line = f"{name:8} unitgain {result['unitgain']:8.2f}"

@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod catalogue;
+mod speed;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# What a GPU does: the devices that are found, the self-test, a step against PyTorch's, and three placements at 48
+# layers.
+#
+#     benches/gpu/run.sh [BACKEND] [SIZE]
+#
+# BACKEND is wgpu (default), vulkan or cuda; SIZE is gpu (12 layers, width 768, 1024 tokens, batch 8; default) or
+# tiny, which also a software device finishes. Needs PyTorch for the comparison, and does the rest without.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+backend=${1:-wgpu}
+size=${2:-gpu}
+unitgain=target/release/unitgain
+
+cargo build --release --features "$backend"
+"$unitgain" devices
+
+steps=300 layers=48 width=256
+if [ "$size" = tiny ]; then
+    steps=2 layers=4 width=32
+fi
+for placement in pre_norm post_norm deep_norm; do
+    "$unitgain" train benches/speed.toml --backend "$backend" --out "runs/gpu_$placement" --force --steps "$steps" \
+        --set model.n_layers="$layers" --set model.d_model="$width" --set model.placement="$placement" \
+        --set eval.batches=2
+done
+
+if python3 -c 'import torch' 2>/dev/null; then
+    device=$(python3 -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')
+    python3 benches/against_pytorch.py --backend "$backend" --device "$device" --only "$size" --rounds 3 --compile
+else
+    "$unitgain" bench benches/speed.toml --backend "$backend"
+fi

@@ -1,0 +1,58 @@
+//! `bench`, `devices`, and the switch of fused operations.
+
+use super::{Place, records};
+
+#[test]
+fn bench_measures_each_configuration_and_the_machine() {
+    let place = Place::new("bench");
+    let small = place.read("small.toml");
+    place.write("post.toml", small.replace("[model]", "[model]\nplacement = 'post_norm'"));
+    let arguments = ["bench", "small.toml", "post.toml", "--rounds", "2", "--steps", "2", "--warmup", "1"];
+    let table = place.good(&arguments);
+    for part in ["small", "post", "tokens/s", "GFLOP/s", "rms_norm, forward and backward"] {
+        assert!(table.contains(part), "{table}");
+    }
+    let json = place.good(&[&arguments[..], &["--json", "--fused", "off"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    for measured in json["configurations"].as_array().unwrap() {
+        let number = |key: &str| measured[key].as_f64().unwrap();
+        assert!(number("ms") > 0.0 && number("flops") > 0.0 && number("utilization") > 0.0, "{measured}");
+        let parts = number("forward") + number("backward") + number("optimizer") + number("logging");
+        assert!(parts > 0.0 && number("tokens") == 64.0);
+    }
+    assert!(json["machine"]["product"].as_f64().unwrap() > 1e6 && json["threads"].as_u64().unwrap() > 0);
+    assert!(place.bad(&["bench", "missing.toml"]).contains("missing.toml"));
+    assert!(place.bad(&["bench", "small.toml", "--rounds", "0"]).contains('0'));
+    assert!(!place.0.join("runs").exists(), "a measurement leaves no run");
+}
+
+#[test]
+fn devices_lists_what_is_compiled_in() {
+    let place = Place::new("devices");
+    let table = place.good(&["devices"]);
+    assert!(table.lines().any(|line| line.starts_with("flex") && line.contains("yes") && line.contains("f32")));
+    let json: serde_json::Value = serde_json::from_str(&place.good(&["devices", "--json"])).unwrap();
+    let names: Vec<_> = json.as_array().unwrap().iter().map(|row| row["backend"].as_str().unwrap()).collect();
+    assert_eq!(names[..2], ["flex", "ndarray"]);
+    assert!(names.contains(&"wgpu") && names.contains(&"vulkan") && names.contains(&"cuda"));
+}
+
+#[test]
+fn a_run_without_fused_operations_is_the_same_but_for_rounding() {
+    let place = Place::new("fused");
+    let run = |switch: &str| {
+        let constant = "schedule.kind=constant";
+        place.good(&["train", "small.toml", "--fused", switch, "--steps", "20", "--set", constant, "--out", switch]);
+        records(&place, switch)
+    };
+    let losses = |records: Vec<serde_json::Value>| -> Vec<f64> {
+        records.iter().map(|record| record["loss"].as_f64().unwrap()).collect()
+    };
+    let (on, off) = (losses(run("on")), losses(run("off")));
+    assert_eq!(on.len(), 20);
+    assert!(on.iter().zip(&off).all(|(a, b)| (a - b).abs() < 1e-3), "{on:?} {off:?}");
+    assert!(place.read("off/config.toml").contains("fused = false"));
+    assert!(place.bad(&["train", "small.toml", "--fused", "maybe"]).contains("maybe"));
+    let message = place.bad(&["train", "--resume", "on", "--fused", "off", "--steps", "30"]);
+    assert!(message.contains("train.fused"), "{message}");
+}
