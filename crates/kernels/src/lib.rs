@@ -7,6 +7,8 @@
 //!
 //! On a machine without AVX-512 or AVX2, or one that is not x86, the same loops are compiled for what it has.
 
+#[cfg(feature = "flex")]
+pub mod fresh;
 pub mod math;
 #[cfg(feature = "flex")]
 mod matrix;
@@ -18,7 +20,7 @@ mod switch;
 pub mod threads;
 
 #[cfg(feature = "flex")]
-pub use matrix::{Matrix, column_sums, multiply, multiply_rows};
+pub use matrix::{Matrix, column_sums, multiply, multiply_rows, product, product_into};
 #[cfg(feature = "flex")]
 pub use node::{FlexTensor, Fused, Native, contiguous, empty, matrix, run, shape, slice, tensor};
 pub use switch::{composed, is_fused};

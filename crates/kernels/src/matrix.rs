@@ -1,3 +1,4 @@
+use crate::fresh::{Room, fill, written};
 use crate::simd;
 use rayon::prelude::*;
 
@@ -46,22 +47,69 @@ pub fn multiply(
     if m == 0 || n == 0 {
         return;
     }
-    let end = |r: usize, c: usize, rows: usize, columns: usize| match r == 0 || c == 0 {
-        true => 0,
-        false => (r - 1) * rows + (c - 1) * columns + 1,
-    };
-    assert!(n <= stride && end(m, n, stride, 1) <= out.len(), "the product does not fit");
-    assert!(end(m, k, a.rows, a.columns) <= a.data.len(), "the left matrix reaches beyond its slice");
-    assert!(end(k, n, b.rows, b.columns) <= b.data.len(), "the right matrix reaches beyond its slice");
-    // SAFETY: the three ranges that gemm touches were just compared with their slices, and `out`, being borrowed
-    // mutably, overlaps neither input.
+    assert!(n <= stride && reach(m, n, stride, 1) <= out.len(), "the product does not fit");
+    check((m, n, k), a, b);
+    // SAFETY: the three ranges that are touched were just compared with their slices, and `out`, being borrowed
+    // mutably, overlaps neither input and is written.
     #[allow(unsafe_code)]
+    unsafe {
+        call(out.as_mut_ptr(), stride, (m, n, k), a, b, add);
+    }
+}
+
+/// `a b` into room for exactly its contiguous rows, on the calling thread.
+///
+/// # Panics
+/// If the room is another, or a matrix reaches beyond its slice.
+pub fn product_into<'a>(
+    out: &'a mut Room,
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+) -> &'a mut [f32] {
+    assert_eq!(out.len(), m * n, "the product does not fit");
+    if m * n == 0 || k == 0 {
+        return fill(out, |_| 0.0);
+    }
+    check((m, n, k), a, b);
+    // SAFETY: the ranges of the inputs were just compared with their slices, `out` has exactly m n elements and
+    // overlaps neither; gemm, which is told not to read it, writes each of them.
+    #[allow(unsafe_code)]
+    unsafe {
+        call(out.as_mut_ptr().cast(), n, (m, n, k), a, b, false);
+        out.assume_init_mut()
+    }
+}
+
+/// Number of elements up to the last that a matrix has.
+fn reach(r: usize, c: usize, rows: usize, columns: usize) -> usize {
+    if r == 0 || c == 0 { 0 } else { (r - 1) * rows + (c - 1) * columns + 1 }
+}
+
+fn check((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>) {
+    assert!(reach(m, k, a.rows, a.columns) <= a.data.len(), "the left matrix reaches beyond its slice");
+    assert!(reach(k, n, b.rows, b.columns) <= b.data.len(), "the right matrix reaches beyond its slice");
+}
+
+/// # Safety
+/// The matrices reach no further than their slices; `out` is the only access to m rows of n elements, `stride` apart,
+/// and with `add` they are written.
+#[allow(unsafe_code)]
+unsafe fn call(
+    out: *mut f32,
+    stride: usize,
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    add: bool,
+) {
+    // SAFETY: as this function asks for.
     unsafe {
         gemm::gemm(
             m,
             n,
             k,
-            out.as_mut_ptr(),
+            out,
             1,
             stride as isize,
             add,
@@ -81,11 +129,23 @@ pub fn multiply(
     }
 }
 
+/// `a b` on all threads: one block of rows each, so that there is one point where they meet.
+pub fn product((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>) -> Vec<f32> {
+    let threads = rayon::current_num_threads();
+    let rows = match threads == 1 || m * n * k < SMALL || m < 16 {
+        true => m,
+        false => m.div_ceil(threads).next_multiple_of(8),
+    };
+    written(m * n, rows * n, |first, out| {
+        let rows = out.len() / n;
+        product_into(out, (rows, n, k), a.from_row(first / n), b)
+    })
+}
+
 /// The work below which one thread is faster.
 const SMALL: usize = 128 * 1024;
 
-/// [`multiply`] into contiguous rows on all threads: one block of rows each, so that there is one point where
-/// they meet. `then` sees each block, with its first row, while it is in the cache.
+/// [`multiply`] into contiguous rows on all threads: one block of rows each.
 pub fn multiply_rows(out: &mut [f32], (m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, add: bool) {
     let threads = rayon::current_num_threads();
     if threads == 1 || m * n * k < SMALL || m < 16 {
@@ -137,6 +197,7 @@ mod tests {
                     let right = Matrix::new(data, rows, columns);
                     let mut out = start.clone();
                     multiply_rows(&mut out, (m, n, k), Matrix::new(&a, k, 1), right, add);
+                    assert!(add || out == product((m, n, k), Matrix::new(&a, k, 1), right));
                     for (i, out) in out.iter().enumerate() {
                         let want = want(i / n, i % n, if add { start[i] } else { 0.0 });
                         assert!((out - want).abs() < 1e-4, "{m} {n} {k} {add}");

@@ -26,19 +26,19 @@ pub const NATIVE_FMA: bool = cfg!(any(target_feature = "fma", target_arch = "aar
 /// the features, and `mul_add` becomes a call of `fmaf`.
 #[macro_export]
 macro_rules! simd {
-    ($(#[$doc:meta])* $vis:vis fn $name:ident $([$A:ident: $B:path])? ($($arg:ident: $ty:ty),* $(,)?) $(-> $r:ty)? = $body:ident) => {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident $([$A:ident: $B:path])? $(<$life:lifetime>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $r:ty)? = $body:ident) => {
         $(#[$doc])*
         #[allow(clippy::too_many_arguments)]
-        $vis fn $name $(<$A: $B>)? ($($arg: $ty),*) $(-> $r)? {
+        $vis fn $name<$($life,)? $($A: $B)?>($($arg: $ty),*) $(-> $r)? {
             #[cfg(target_arch = "x86_64")]
             #[allow(unsafe_code)]
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma")]
-                fn v4 $(<$A: $B>)? ($($arg: $ty),*) $(-> $r)? {
+                fn v4<$($life,)? $($A: $B)?>($($arg: $ty),*) $(-> $r)? {
                     $body::<$($A,)? true>($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
-                fn v3 $(<$A: $B>)? ($($arg: $ty),*) $(-> $r)? {
+                fn v3<$($life,)? $($A: $B)?>($($arg: $ty),*) $(-> $r)? {
                     $body::<$($A,)? true>($($arg),*)
                 }
                 match $crate::simd::level() {

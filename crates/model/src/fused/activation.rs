@@ -1,6 +1,7 @@
 use crate::mlp::Activation;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
+use unitgain_kernels::fresh::{Room, fill};
 use unitgain_kernels::math::{self, fma};
 use unitgain_kernels::threads::piece;
 use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, empty, run, shape, simd, slice, tensor};
@@ -81,7 +82,7 @@ simd! {
     fn with_slopes[A: Function](x: &[f32], y: &mut [f32], slopes: &mut [f32]) = with_slopes_body
 }
 simd! {
-    fn in_place[A: Function](x: &mut [f32], slopes: &mut [f32]) = in_place_body
+    fn in_place[A: Function]<'a>(x: &mut [f32], slopes: &'a mut Room) -> &'a mut [f32] = in_place_body
 }
 simd! {
     fn products(out: &mut [f32], a: &[f32], b: &[f32]) = products_body
@@ -108,10 +109,12 @@ fn with_slopes_body<A: Function, const F: bool>(x: &[f32], y: &mut [f32], slopes
 }
 
 #[inline(always)]
-fn in_place_body<A: Function, const F: bool>(x: &mut [f32], slopes: &mut [f32]) {
-    for (x, slope) in x.iter_mut().zip(slopes) {
-        (*x, *slope) = A::at::<F>(*x);
-    }
+fn in_place_body<'a, A: Function, const F: bool>(x: &mut [f32], slopes: &'a mut Room) -> &'a mut [f32] {
+    fill(slopes, |i| {
+        let slope;
+        (x[i], slope) = A::at::<F>(x[i]);
+        slope
+    })
 }
 
 #[inline(always)]
@@ -143,8 +146,8 @@ fn gated_gradients_body<A: Function, const F: bool>(
 }
 
 /// `x` becomes `phi(x)`; `slopes` become its derivatives.
-pub(super) fn apply_in_place(kind: Activation, x: &mut [f32], slopes: &mut [f32]) {
-    by_kind!(kind, in_place(x, slopes));
+pub(super) fn apply_in_place<'a>(kind: Activation, x: &mut [f32], slopes: &'a mut Room) -> &'a mut [f32] {
+    by_kind!(kind, in_place(x, slopes))
 }
 
 /// Elementwise product.

@@ -1,9 +1,9 @@
-use super::activation::{apply_in_place, product};
+use super::activation::{apply_in_place, product as elementwise};
 use crate::mlp::Activation;
 use burn::tensor::Tensor;
-use rayon::prelude::*;
+use unitgain_kernels::fresh::{Room, fill, written, written_pair};
 use unitgain_kernels::{
-    FlexTensor, Fused, Matrix, Native, column_sums, contiguous, empty, matrix, multiply, multiply_rows, run, shape,
+    FlexTensor, Fused, Matrix, Native, column_sums, contiguous, matrix, multiply, product, product_into, run, shape,
     slice, tensor,
 };
 
@@ -41,86 +41,88 @@ impl Linear {
         // A negative stride is the one layout that `matrix` does not see.
         let w = if matrix(&w).is_some() { w } else { w.to_contiguous() };
         let (rows, fan_in, fan_out) = (shape(&x)[0], shape(&x)[1], shape(&w)[1]);
-        let mut y = empty(rows * fan_out);
-        let mut slopes = empty(if self.activation.is_some() { rows * fan_out } else { 0 });
-        if let Some(w) = matrix(&w) {
-            let sizes = (rows, fan_out, fan_in);
-            self.blocks(Matrix::new(slice(&x), fan_in, 1), w, bias.as_ref().map(slice), sizes, &mut y, &mut slopes);
-        }
-        let slopes = self.activation.map(|_| tensor(slopes, &[rows, fan_out]));
+        let sizes = (rows, fan_out, fan_in);
+        let (y, slopes) = match matrix(&w) {
+            Some(w) => self.blocks(Matrix::new(slice(&x), fan_in, 1), w, bias.as_ref().map(slice), sizes),
+            None => unreachable!("a contiguous matrix has no negative stride"),
+        };
+        let slopes = slopes.map(|slopes| tensor(slopes, &[rows, fan_out]));
         (tensor(y, &[rows, fan_out]), keep.then_some((x, w, slopes)))
     }
 
+    /// The result, and the derivative of the activation.
     fn blocks(
         &self,
         x: Matrix<'_>,
         w: Matrix<'_>,
         bias: Option<&[f32]>,
         (m, n, k): (usize, usize, usize),
-        y: &mut [f32],
-        slopes: &mut [f32],
-    ) {
-        if n == 0 {
-            return;
-        }
+    ) -> (Vec<f32>, Option<Vec<f32>>) {
         let threads = if m * n * k < SMALL { 1 } else { rayon::current_num_threads() };
         let share = m.div_ceil(threads).max(1).next_multiple_of(8);
-        let step = if bias.is_some() || self.activation.is_some() { BLOCK } else { share };
-        let run = |first: usize, y: &mut [f32], slopes: &mut [f32]| {
-            let mut slopes = slopes.chunks_mut(step * n);
-            for (i, y) in y.chunks_mut(step * n).enumerate() {
-                if let Some(bias) = bias {
-                    for y in y.chunks_exact_mut(n) {
-                        y.copy_from_slice(bias);
-                    }
-                }
-                multiply(y, n, (y.len() / n, n, k), x.from_row(first + i * step), w, bias.is_some());
-                if let (Some(activation), Some(slopes)) = (self.activation, slopes.next()) {
-                    apply_in_place(activation, y, slopes);
-                }
+        let rows = if bias.is_some() || self.activation.is_some() { share.min(BLOCK) } else { share };
+        let product = Product { x, w, bias, n, k };
+        match self.activation {
+            Some(activation) => {
+                let (y, slopes) = written_pair(m * n, rows * n, |first, y, slopes| {
+                    let y = product.write(first, y);
+                    let slopes = apply_in_place(activation, y, slopes);
+                    (y, slopes)
+                });
+                (y, Some(slopes))
             }
-        };
-        if threads == 1 {
-            run(0, y, slopes);
-        } else if self.activation.is_some() {
-            y.par_chunks_mut(share * n)
-                .zip(slopes.par_chunks_mut(share * n))
-                .enumerate()
-                .for_each(|(i, (y, slopes))| run(i * share, y, slopes));
-        } else {
-            y.par_chunks_mut(share * n).enumerate().for_each(|(i, y)| run(i * share, y, &mut []));
+            None => (written(m * n, rows * n, |first, y| product.write(first, y)), None),
         }
     }
 
     /// Gradients of x, W and the bias.
     fn gradients(&self, (x, w, slopes): State, dy: FlexTensor, wanted: [bool; 3]) -> [Option<FlexTensor>; 3] {
         let dz = match slopes {
-            Some(slopes) => product(&dy, &slopes),
+            Some(slopes) => elementwise(&dy, &slopes),
             None => dy,
         };
         let (rows, fan_in, fan_out) = (shape(&x)[0], shape(&x)[1], shape(&w)[1]);
         let g = Matrix::new(slice(&dz), fan_out, 1);
         let dx = wanted[0].then(|| {
-            let mut dx = empty(rows * fan_in);
-            if let Some(w) = matrix(&w) {
-                multiply_rows(&mut dx, (rows, fan_in, fan_out), g, w.transposed(), false);
-            }
-            tensor(dx, &[rows, fan_in])
+            let dx = matrix(&w).map(|w| product((rows, fan_in, fan_out), g, w.transposed()));
+            tensor(dx.unwrap_or_default(), &[rows, fan_in])
         });
         let dw = wanted[1].then(|| {
             let x = Matrix::new(slice(&x), fan_in, 1);
-            let mut dw = empty(fan_in * fan_out);
             if w.is_contiguous() {
-                multiply_rows(&mut dw, (fan_in, fan_out, rows), x.transposed(), g, false);
-                tensor(dw, &[fan_in, fan_out])
+                tensor(product((fan_in, fan_out, rows), x.transposed(), g), &[fan_in, fan_out])
             } else {
                 // A transposed weight, as the tied head's: the gradient in the order in which it is stored.
-                multiply_rows(&mut dw, (fan_out, fan_in, rows), g.transposed(), x, false);
-                tensor(dw, &[fan_out, fan_in]).transpose(0, 1)
+                tensor(product((fan_out, fan_in, rows), g.transposed(), x), &[fan_out, fan_in]).transpose(0, 1)
             }
         });
         let dbias = wanted[2].then(|| tensor(column_sums(slice(&dz), fan_out), &[fan_out]));
         [dx, dw, dbias]
+    }
+}
+
+/// `x W + b`, a block of rows at a time.
+struct Product<'a> {
+    x: Matrix<'a>,
+    w: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    n: usize,
+    k: usize,
+}
+
+impl Product<'_> {
+    /// The rows whose first element is `first`.
+    fn write<'o>(&self, first: usize, out: &'o mut Room) -> &'o mut [f32] {
+        let sizes = (out.len() / self.n, self.n, self.k);
+        let x = self.x.from_row(first / self.n);
+        match self.bias {
+            Some(bias) => {
+                let y = fill(out, |i| bias[i % self.n]);
+                multiply(y, self.n, sizes, x, self.w, true);
+                y
+            }
+            None => product_into(out, sizes, x, self.w),
+        }
     }
 }
 
