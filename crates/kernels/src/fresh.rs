@@ -12,8 +12,8 @@ pub type Room = [MaybeUninit<f32>];
 /// # Panics
 /// If it returns another slice.
 pub fn written(n: usize, size: usize, write: impl Fn(usize, &mut Room) -> &mut [f32] + Sync) -> Vec<f32> {
-    let mut values = Vec::with_capacity(n);
-    let pieces = values.spare_capacity_mut()[..n].par_chunks_mut(size.max(1));
+    let (mut values, size) = (Vec::with_capacity(n), size.max(1));
+    let pieces = values.spare_capacity_mut()[..n].par_chunks_mut(size);
     pieces.enumerate().for_each(|(i, room)| prove(room, |room| write(i * size, room)));
     // SAFETY: the capacity is at least n, and `prove` has seen each piece of the first n elements as written.
     #[allow(unsafe_code)]
