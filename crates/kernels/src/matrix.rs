@@ -1,6 +1,5 @@
 use crate::fresh::{Room, fill, written};
 use crate::simd;
-use rayon::prelude::*;
 
 /// A matrix inside a slice: entry (r, c) is `data[r * rows + c * columns]`.
 #[derive(Clone, Copy, Debug)]
@@ -145,18 +144,6 @@ pub fn product((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>) -
 /// The work below which one thread is faster.
 const SMALL: usize = 128 * 1024;
 
-/// [`multiply`] into contiguous rows on all threads: one block of rows each.
-pub fn multiply_rows(out: &mut [f32], (m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>, add: bool) {
-    let threads = rayon::current_num_threads();
-    if threads == 1 || m * n * k < SMALL || m < 16 {
-        return multiply(out, n, (m, n, k), a, b, add);
-    }
-    let rows = m.div_ceil(threads).next_multiple_of(8);
-    out.par_chunks_mut(rows * n).enumerate().for_each(|(i, out)| {
-        multiply(out, n, (out.len() / n, n, k), a.from_row(i * rows), b, add);
-    });
-}
-
 simd! {
     fn add_rows(x: &[f32], sums: &mut [f32]) = add_rows_body
 }
@@ -196,8 +183,11 @@ mod tests {
                 for (data, rows, columns) in [(&b, n, 1), (&turned, 1, k)] {
                     let right = Matrix::new(data, rows, columns);
                     let mut out = start.clone();
-                    multiply_rows(&mut out, (m, n, k), Matrix::new(&a, k, 1), right, add);
-                    assert!(add || out == product((m, n, k), Matrix::new(&a, k, 1), right));
+                    multiply(&mut out, n, (m, n, k), Matrix::new(&a, k, 1), right, add);
+                    if !add {
+                        // On all threads.
+                        out = product((m, n, k), Matrix::new(&a, k, 1), right);
+                    }
                     for (i, out) in out.iter().enumerate() {
                         let want = want(i / n, i % n, if add { start[i] } else { 0.0 });
                         assert!((out - want).abs() < 1e-4, "{m} {n} {k} {add}");

@@ -1,4 +1,4 @@
-use crate::{About, in_f32, scaled_eps};
+use crate::{About, affine, in_f32, scaled_eps};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -44,14 +44,7 @@ impl LayerNorm {
             let centred = x.clone() - x.mean_dim(D - 1);
             let var = centred.clone().square().mean_dim(D - 1);
             let y = centred / (var + scaled_eps(self.eps)).sqrt();
-            let y = match &self.gamma {
-                Some(gamma) => y * gamma.val().unsqueeze(),
-                None => y,
-            };
-            match &self.beta {
-                Some(beta) => y + beta.val().unsqueeze(),
-                None => y,
-            }
+            affine(y, self.gamma.as_ref(), self.beta.as_ref())
         })
     }
 }

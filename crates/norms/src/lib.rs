@@ -428,6 +428,22 @@ impl Norm {
     }
 }
 
+/// `gamma * y + beta` along the last axis, of those that there are.
+fn affine<const D: usize>(
+    y: Tensor<D>,
+    gamma: Option<&Param<Tensor<1>>>,
+    beta: Option<&Param<Tensor<1>>>,
+) -> Tensor<D> {
+    let y = match gamma {
+        Some(gamma) => y * gamma.val().unsqueeze(),
+        None => y,
+    };
+    match beta {
+        Some(beta) => y + beta.val().unsqueeze(),
+        None => y,
+    }
+}
+
 /// What a row is multiplied by before its statistics are taken.
 const SCALE: f64 = 1.0 / (1u64 << 32) as f64;
 
