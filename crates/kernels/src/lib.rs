@@ -20,7 +20,7 @@ mod switch;
 pub mod threads;
 
 #[cfg(feature = "flex")]
-pub use matrix::{Matrix, column_sums, multiply, product, product_into};
+pub use matrix::{Matrix, column_sums, multiply, product, product_into, rows_of_a_thread};
 #[cfg(feature = "flex")]
 pub use node::{FlexTensor, Fused, Native, contiguous, empty, matrix, run, shape, slice, tensor};
 pub use switch::{composed, is_fused};

@@ -130,15 +130,20 @@ unsafe fn call(
 
 /// `a b` on all threads: one block of rows each, so that there is one point where they meet.
 pub fn product((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>) -> Vec<f32> {
-    let threads = rayon::current_num_threads();
-    let rows = match threads == 1 || m * n * k < SMALL || m < 16 {
-        true => m,
-        false => m.div_ceil(threads).next_multiple_of(8),
-    };
+    let rows = rows_of_a_thread((m, n, k));
     written(m * n, rows * n, |first, out| {
         let rows = out.len() / n;
         product_into(out, (rows, n, k), a.from_row(first / n), b)
     })
+}
+
+/// Number of rows of a product of these sizes that one thread computes: all of them where that is faster.
+pub fn rows_of_a_thread((m, n, k): (usize, usize, usize)) -> usize {
+    let threads = rayon::current_num_threads();
+    match threads == 1 || m * n * k < SMALL || m < 16 {
+        true => m,
+        false => m.div_ceil(threads).next_multiple_of(8),
+    }
 }
 
 /// The work below which one thread is faster.

@@ -36,6 +36,14 @@ impl Native {
         }
         x.clone().try_into_primitive::<Flex>().ok().map(Self::Plain)
     }
+
+    /// Its elements in order, without the graph.
+    pub fn values(self) -> FlexTensor {
+        contiguous(match self {
+            Self::Plain(x) => x,
+            Self::Graph(x) => x.into_primitive(),
+        })
+    }
 }
 
 /// An operation of `N` tensors with a backward pass of its own.

@@ -278,8 +278,5 @@ fn copy(x: &Tensor<2>) -> f64 {
 /// The elements, of a tensor of the CPU backend.
 #[cfg(feature = "flex")]
 fn host(x: &Tensor<2>) -> Option<Vec<f32>> {
-    match unitgain_kernels::Native::of(x)? {
-        unitgain_kernels::Native::Plain(x) => Some(unitgain_kernels::slice(&unitgain_kernels::contiguous(x)).to_vec()),
-        unitgain_kernels::Native::Graph(_) => None,
-    }
+    Some(unitgain_kernels::slice(&unitgain_kernels::Native::of(x)?.values()).to_vec())
 }

@@ -12,10 +12,7 @@ use unitgain_kernels::{FlexTensor, Native, contiguous, simd, slice, tensor};
 /// Sum of squares of each gradient, 0 where there is none.
 pub(crate) fn squares(gradients: &[Option<Tensor<1>>], device: &Device) -> Option<Tensor<1>> {
     let square = |gradient: &Option<Tensor<1>>| match gradient {
-        Some(gradient) => match Native::of(gradient)? {
-            Native::Plain(gradient) => Some(square(slice(&contiguous(gradient))) as f32),
-            Native::Graph(_) => None,
-        },
+        Some(gradient) => Some(square(slice(&Native::of(gradient)?.values())) as f32),
         None => Some(0.0),
     };
     let all: Vec<f32> = gradients.iter().map(square).collect::<Option<_>>()?;

@@ -19,12 +19,9 @@ pub(crate) fn cross_entropy(
     };
     let weights = match weights {
         Some(weights) => {
-            let device = weights.device();
-            let weights = if device.is_autodiff() { weights.clone().inner() } else { weights.clone() };
-            let Native::Plain(weights) = Native::of(&weights)? else { return None };
-            let weights = slice(&contiguous(weights)).to_vec();
-            let total: f64 = weights.iter().map(|w| f64::from(*w)).sum();
-            weights.into_iter().map(|w| (f64::from(w) / total) as f32).collect()
+            let weights = Native::of(weights)?.values();
+            let total: f64 = slice(&weights).iter().map(|w| f64::from(*w)).sum();
+            slice(&weights).iter().map(|w| (f64::from(*w) / total) as f32).collect()
         }
         None => vec![1.0 / targets.len() as f32; targets.len()],
     };

@@ -3,8 +3,8 @@ use crate::mlp::Activation;
 use burn::tensor::Tensor;
 use unitgain_kernels::fresh::{Room, fill, written, written_pair};
 use unitgain_kernels::{
-    FlexTensor, Fused, Matrix, Native, column_sums, contiguous, matrix, multiply, product, product_into, run, shape,
-    slice, tensor,
+    FlexTensor, Fused, Matrix, Native, column_sums, contiguous, matrix, multiply, product, product_into,
+    rows_of_a_thread, run, shape, slice, tensor,
 };
 
 /// `phi(x W + b)`, of `x` `[rows, fan_in]` and W `[fan_in, fan_out]` in any layout.
@@ -32,8 +32,6 @@ type State = (FlexTensor, FlexTensor, Option<FlexTensor>);
 
 /// Rows that a thread finishes, with bias and activation, while they are in its cache.
 const BLOCK: usize = 128;
-/// Work below which one thread is faster.
-const SMALL: usize = 128 * 1024;
 
 impl Linear {
     fn apply(&self, x: FlexTensor, w: FlexTensor, bias: Option<FlexTensor>, keep: bool) -> (FlexTensor, Option<State>) {
@@ -58,8 +56,7 @@ impl Linear {
         bias: Option<&[f32]>,
         (m, n, k): (usize, usize, usize),
     ) -> (Vec<f32>, Option<Vec<f32>>) {
-        let threads = if m * n * k < SMALL { 1 } else { rayon::current_num_threads() };
-        let share = m.div_ceil(threads).max(1).next_multiple_of(8);
+        let share = rows_of_a_thread((m, n, k));
         let rows = if bias.is_some() || self.activation.is_some() { share.min(BLOCK) } else { share };
         let product = Product { x, w, bias, n, k };
         match self.activation {

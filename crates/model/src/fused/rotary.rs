@@ -6,22 +6,8 @@ use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, empty, run, shape,
 /// Turns `x`, `[batch, time, heads, head_dim]`, by the angles whose cosines and sines are `[positions,
 /// head_dim / 2]`, from position `start` on.
 pub(crate) fn rotary(x: &Tensor<4>, cos: &Tensor<2>, sin: &Tensor<2>, start: usize) -> Option<Tensor<4>> {
-    let host = |table: &Tensor<2>| match Native::of(&table.clone().without_graph())? {
-        Native::Plain(table) => Some(contiguous(table)),
-        Native::Graph(_) => None,
-    };
-    Some(run(Rotary { cos: host(cos)?, sin: host(sin)?, start }, [Native::of(x)?]))
-}
-
-/// A tensor outside of the graph, whatever device it is on.
-trait WithoutGraph {
-    fn without_graph(self) -> Self;
-}
-
-impl WithoutGraph for Tensor<2> {
-    fn without_graph(self) -> Self {
-        if self.device().is_autodiff() { self.inner() } else { self }
-    }
+    let (cos, sin) = (Native::of(cos)?.values(), Native::of(sin)?.values());
+    Some(run(Rotary { cos, sin, start }, [Native::of(x)?]))
 }
 
 #[derive(Clone, Debug)]
