@@ -23,29 +23,29 @@ pub fn written(n: usize, size: usize, write: impl Fn(usize, &mut Room) -> &mut [
     values
 }
 
-/// Two buffers of `n` elements each, as [`written`].
+/// Two buffers, each of so many elements in pieces of that size, as [`written`]. Both must have as many pieces.
 ///
 /// # Panics
-/// If `write` returns other slices.
+/// If they have not, or if `write` returns other slices.
 pub fn written_pair(
-    n: usize,
-    size: usize,
+    [(n, size), (m, other)]: [(usize, usize); 2],
     write: impl for<'a> Fn(usize, &'a mut Room, &'a mut Room) -> (&'a mut [f32], &'a mut [f32]) + Sync,
 ) -> (Vec<f32>, Vec<f32>) {
-    let (mut first, mut second) = (Vec::with_capacity(n), Vec::with_capacity(n));
-    let size = size.max(1);
+    let (mut first, mut second) = (Vec::with_capacity(n), Vec::with_capacity(m));
+    let (size, other) = (size.max(1), other.max(1));
+    assert!(n.div_ceil(size) == m.div_ceil(other), "buffers of different numbers of pieces");
     let rooms = first.spare_capacity_mut()[..n].par_chunks_mut(size);
-    let rooms = rooms.zip(second.spare_capacity_mut()[..n].par_chunks_mut(size));
+    let rooms = rooms.zip(second.spare_capacity_mut()[..m].par_chunks_mut(other));
     rooms.enumerate().for_each(|(i, (a, b))| {
         let expected = [(a.as_ptr().cast::<f32>(), a.len()), (b.as_ptr().cast(), b.len())];
         let (a, b) = write(i * size, a, b);
         assert!(expected == [(a.as_ptr(), a.len()), (b.as_ptr(), b.len())], "another slice than the room");
     });
-    // SAFETY: both capacities are at least n, and each piece of the first n elements was just seen as written.
+    // SAFETY: the capacities are at least n and m, there are as many pieces of each, and each was just seen as written.
     #[allow(unsafe_code)]
     unsafe {
         first.set_len(n);
-        second.set_len(n);
+        second.set_len(m);
     }
     (first, second)
 }
@@ -54,6 +54,20 @@ fn prove(room: &mut Room, write: impl FnOnce(&mut Room) -> &mut [f32]) {
     let expected = (room.as_ptr().cast::<f32>(), room.len());
     let written = write(room);
     assert!(expected == (written.as_ptr(), written.len()), "another slice than the room");
+}
+
+/// The room with `f` of each number of `x`, which is as long.
+#[inline(always)]
+pub fn map<'a>(room: &'a mut Room, x: &[f32], f: impl Fn(f32) -> f32) -> &'a mut [f32] {
+    assert!(room.len() == x.len(), "another length than the room's");
+    for (place, x) in room.iter_mut().zip(x) {
+        place.write(f(*x));
+    }
+    // SAFETY: the loop has written every element, as both are as long.
+    #[allow(unsafe_code)]
+    unsafe {
+        room.assume_init_mut()
+    }
 }
 
 /// The room with `value` of each index written.
@@ -69,6 +83,32 @@ pub fn fill(room: &mut Room, mut value: impl FnMut(usize) -> f32) -> &mut [f32] 
     }
 }
 
+/// Writes one row. A method instead of a closure, as only that can be told to be compiled into its caller and for
+/// the instructions of its caller.
+pub trait WriteRow {
+    /// Writes the row of this index into its room and returns that, as in [`written`].
+    fn write<'a>(&mut self, row: usize, room: &'a mut Room) -> &'a mut [f32];
+}
+
+/// The room, written row by row.
+///
+/// # Panics
+/// If a row is returned as another slice, or if the room is not whole rows of `width`.
+#[inline(always)]
+pub fn rows<'a>(room: &'a mut Room, width: usize, writer: &mut impl WriteRow) -> &'a mut [f32] {
+    assert!(room.len().is_multiple_of(width), "a room of broken rows");
+    for (i, row) in room.chunks_exact_mut(width).enumerate() {
+        let expected = (row.as_ptr().cast::<f32>(), row.len());
+        let written = writer.write(i, row);
+        assert!(expected == (written.as_ptr(), written.len()), "another slice than the room");
+    }
+    // SAFETY: the rows are all of the room, and each was just seen as written.
+    #[allow(unsafe_code)]
+    unsafe {
+        room.assume_init_mut()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,11 +118,40 @@ mod tests {
         for (n, size) in [(0, 4), (1, 4), (10, 3), (1000, 64), (5, 0)] {
             let values = written(n, size, |first, room| fill(room, |i| (first + i) as f32));
             assert!(values.iter().enumerate().all(|(i, v)| *v == i as f32) && values.len() == n);
-            let (a, b) = written_pair(n, size, |first, a, b| {
+            let (a, b) = written_pair([(n, size); 2], |first, a, b| {
                 (fill(a, |i| (first + i) as f32), fill(b, |i| -((first + i) as f32)))
             });
             assert!(a == values && b.iter().zip(&a).all(|(b, a)| *b == -*a));
         }
+    }
+
+    /// Counts from its number.
+    struct Count(usize);
+
+    impl WriteRow for Count {
+        fn write<'a>(&mut self, row: usize, room: &'a mut Room) -> &'a mut [f32] {
+            let first = self.0 + row * room.len();
+            fill(room, |i| (first + i) as f32)
+        }
+    }
+
+    #[test]
+    fn buffers_of_a_pair_have_their_own_sizes_and_rows() {
+        let (a, b) =
+            written_pair([(12, 6), (4, 2)], |first, a, b| (rows(a, 3, &mut Count(first)), fill(b, |i| i as f32)));
+        assert!(a.iter().enumerate().all(|(i, v)| *v == i as f32) && b == [0.0, 1.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "numbers of pieces")]
+    fn a_pair_has_as_many_pieces_of_both() {
+        written_pair([(12, 6), (4, 4)], |_, a, b| (fill(a, |_| 0.0), fill(b, |_| 0.0)));
+    }
+
+    #[test]
+    #[should_panic(expected = "broken rows")]
+    fn rows_are_whole() {
+        written(4, 4, |first, room| rows(room, 3, &mut Count(first)));
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Linear {
         let product = Product { x, w, bias, n, k };
         match self.activation {
             Some(activation) => {
-                let (y, slopes) = written_pair(m * n, rows * n, |first, y, slopes| {
+                let (y, slopes) = written_pair([(m * n, rows * n); 2], |first, y, slopes| {
                     let y = product.write(first, y);
                     let slopes = apply_in_place(activation, y, slopes);
                     (y, slopes)
