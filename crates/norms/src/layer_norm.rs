@@ -33,7 +33,6 @@ impl LayerNorm {
 
     /// `gamma * (x - mean(x)) / sqrt(var(x) + eps) + beta` over the last axis.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        #[cfg(feature = "flex")]
         if let Some(gamma) = &self.gamma {
             let beta = self.beta.as_ref().map(Param::val);
             if let Some(y) = crate::fused::norm(&x, &gamma.val(), beta.as_ref(), self.eps, true) {

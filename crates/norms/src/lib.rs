@@ -15,7 +15,6 @@
 
 mod batch_norm;
 mod dynamic;
-#[cfg(feature = "flex")]
 mod fused;
 mod group_norm;
 mod layer_norm;

@@ -60,7 +60,6 @@ impl RmsNorm {
 
     /// `gamma * x / sqrt(mean(x^2) + eps)` over the last axis.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        #[cfg(feature = "flex")]
         if let Some(gamma) = self.gamma.as_ref().filter(|_| self.counted == x.dims()[D - 1]) {
             let gamma = if self.offset == 0.0 { gamma.val() } else { gamma.val() + self.offset };
             if let Some(y) = crate::fused::norm(&x, &gamma, None, self.eps, false) {

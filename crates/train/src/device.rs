@@ -1,13 +1,14 @@
 //! Devices by name.
 
-use crate::Error;
+use crate::{Error, metrics};
 use burn::tensor::{DType, Device, Tensor};
+use std::panic::AssertUnwindSafe;
 
 /// Backends, whether each is compiled in, and whether it takes an index.
 const BACKENDS: [(&str, bool, bool); 5] = [
     ("flex", cfg!(feature = "flex"), false),
     ("ndarray", cfg!(feature = "ndarray"), false),
-    ("wgpu", cfg!(feature = "wgpu"), true),
+    ("wgpu", cfg!(feature = "wgpu-plain"), true),
     ("vulkan", cfg!(feature = "vulkan"), true),
     ("cuda", cfg!(feature = "cuda"), true),
 ];
@@ -60,26 +61,77 @@ pub fn backends() -> Vec<(&'static str, bool)> {
     BACKENDS.iter().map(|(name, compiled, _)| (*name, *compiled)).collect()
 }
 
-/// The devices of a backend that is compiled in: what each calls itself, and the float types that it computes with.
+/// A device of a backend, as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Found {
+    /// Of the adapter, or of the backend on the CPU.
+    pub name: String,
+    /// What its kernels are compiled for.
+    pub target: String,
+    /// Bytes, where the system says: that of the machine on the CPU.
+    pub memory: Option<u64>,
+    /// The float types that it computes with.
+    pub types: Vec<&'static str>,
+}
+
+impl Found {
+    pub(crate) fn of(backend: &str, device: &Device) -> Self {
+        let types = [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::BF16)];
+        let types =
+            types.into_iter().filter(|(_, dtype)| device.supports_dtype(*dtype)).map(|(name, _)| name).collect();
+        #[cfg(any(feature = "wgpu-plain", feature = "vulkan", feature = "cuda"))]
+        if let Some(identity) = device.identity() {
+            let address = identity.physical.and_then(|card| card.pci_address);
+            // The driver of AMD's cards is the one that tells.
+            let memory = address.and_then(|address| {
+                let file = format!("/sys/bus/pci/devices/{address}/mem_info_vram_total");
+                std::fs::read_to_string(file).ok()?.trim().parse().ok()
+            });
+            return Self { name: identity.name, target: identity.fingerprint, memory, types };
+        }
+        let memory = metrics::total_memory().filter(|_| is_host(backend));
+        Self { name: "CPU".into(), target: std::env::consts::ARCH.into(), memory, types }
+    }
+}
+
+/// The devices of a backend that is compiled in.
 ///
 /// # Errors
 /// What is wrong, where there is none.
-pub fn found(backend: &str) -> Result<Vec<(String, Vec<&'static str>)>, String> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
-    let devices = std::panic::catch_unwind(|| {
-        let describe = |device: &Device| {
-            let types = [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::BF16)];
-            let types = types.into_iter().filter(|(_, dtype)| device.supports_dtype(*dtype)).map(|(name, _)| name);
-            (self::describe(device), types.collect())
-        };
-        enumerate(backend).iter().map(describe).collect::<Vec<_>>()
-    });
-    std::panic::set_hook(hook);
+pub fn found(backend: &str) -> Result<Vec<Found>, String> {
+    let devices = guarded(|| enumerate(backend).iter().map(|device| Found::of(backend, device)).collect::<Vec<_>>());
     match devices {
         Ok(devices) if !devices.is_empty() => Ok(devices),
         Ok(_) | Err(_) => Err("no device found: no adapter, or no driver for it".into()),
     }
+}
+
+/// Calls `f` and turns a panic into its message, in one line: burn has no other way to say that a device failed.
+pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let result = std::panic::catch_unwind(AssertUnwindSafe(f));
+    std::panic::set_hook(hook);
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
+        let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Backtrace"));
+        let said: Vec<&str> = said.filter(|line| !line.is_empty() && *line != "Caused by:").collect();
+        said.join("; ").chars().take(300).collect()
+    })
+}
+
+/// What to do about a device that stopped.
+pub(crate) fn failure(name: &str, said: &str) -> Error {
+    let lower = said.to_lowercase();
+    let problem = match ["memory", "alloc"].iter().any(|word| lower.contains(word)) {
+        true => format!(
+            "out of memory. Take fewer sequences (train.batch_size, with more train.accumulate), a shorter \
+             model.context or a smaller model. It said: {said}"
+        ),
+        false => format!("the device stopped. Check its driver, and that no other program uses it up. It said: {said}"),
+    };
+    Error::Device { name: name.into(), problem }
 }
 
 #[allow(unused_variables)]
@@ -90,7 +142,7 @@ fn enumerate(backend: &str) -> Vec<Device> {
         "flex" => DeviceType::Flex,
         #[cfg(feature = "ndarray")]
         "ndarray" => DeviceType::NdArray,
-        #[cfg(feature = "wgpu")]
+        #[cfg(feature = "wgpu-plain")]
         "wgpu" => DeviceType::Wgpu,
         #[cfg(feature = "vulkan")]
         "vulkan" => DeviceType::Vulkan,
@@ -102,24 +154,12 @@ fn enumerate(backend: &str) -> Vec<Device> {
     Device::enumerate(kind).into_vec()
 }
 
-/// What a device calls itself: on the CPU the backend, else the adapter and what its kernels are compiled for.
-pub fn describe(device: &Device) -> String {
-    #[cfg(any(feature = "wgpu", feature = "vulkan", feature = "cuda"))]
-    if let Some(identity) = device.identity() {
-        return format!("{device:?}: {identity:?}");
-    }
-    format!("{device:?}")
-}
-
 /// Whether the device can multiply: burn panics where there is no adapter or no driver.
 fn answers(device: &Device) -> Result<(), String> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
-    let product = std::panic::catch_unwind(|| {
+    let product = guarded(|| {
         let a = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], device);
         a.clone().matmul(a).into_data().iter::<f32>().collect::<Vec<_>>()
     });
-    std::panic::set_hook(hook);
     match product {
         Ok(product) if product == [7.0, 10.0, 15.0, 22.0] => Ok(()),
         Ok(product) => Err(format!("the device computes a wrong matrix product ({product:?}); update its driver")),
@@ -134,14 +174,14 @@ pub fn is_host(name: &str) -> bool {
 
 #[allow(unused_variables, deprecated)]
 fn create(backend: &str, index: Option<usize>) -> Option<Device> {
-    #[cfg(any(feature = "wgpu", feature = "vulkan"))]
+    #[cfg(any(feature = "wgpu-plain", feature = "vulkan"))]
     let kind = index.map_or(burn::tensor::DeviceKind::DefaultDevice, burn::tensor::DeviceKind::DiscreteGpu);
     match backend {
         #[cfg(feature = "flex")]
         "flex" => Some(Device::flex()),
         #[cfg(feature = "ndarray")]
         "ndarray" => Some(Device::ndarray()),
-        #[cfg(feature = "wgpu")]
+        #[cfg(feature = "wgpu-plain")]
         "wgpu" => Some(Device::wgpu(kind)),
         #[cfg(feature = "vulkan")]
         "vulkan" => Some(Device::vulkan(kind)),
@@ -154,6 +194,17 @@ fn create(backend: &str, index: Option<usize>) -> Option<Device> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_stops_says_what_to_do() {
+        assert_eq!(guarded(|| 7), Ok(7));
+        let stop = |said: &'static str| guarded(|| panic!("{said}")).unwrap_err();
+        let said = stop("Error while reading\nCaused by:\n  Out of memory\nBacktrace:\n  lines");
+        assert_eq!(said, "Error while reading; Out of memory");
+        assert!(failure("wgpu", &said).to_string().contains("train.batch_size"));
+        let message = failure("wgpu", &stop("device lost")).to_string();
+        assert!(message.contains("driver") && !message.contains("train.batch_size"), "{message}");
+    }
 
     #[cfg(feature = "flex")]
     #[test]

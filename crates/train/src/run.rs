@@ -55,13 +55,16 @@ pub fn train(
     start: Start,
     on_event: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<Summary, Error> {
-    let mut run = || Run::open(config, folder, start)?.go(on_event);
+    let mut run = || {
+        let mut run = || Run::open(config, folder, start)?.go(on_event);
+        if config.train.fused { run() } else { composed(run) }
+    };
     if device::is_host(&config.backend) {
         // From outside, every parallel operation would block this thread and wake all workers; from
         // inside, it is one of them.
-        rayon::scope(|_| if config.train.fused { run() } else { composed(run) })
+        rayon::scope(|_| run())
     } else {
-        run()
+        device::guarded(run).unwrap_or_else(|said| Err(device::failure(&config.backend, &said)))
     }
 }
 
@@ -102,7 +105,8 @@ impl Run {
             tracing::warn!("{}: {}. {}", rule.pair, rule.reason, rule.fix);
         }
         let device = device::from_name(&config.backend)?;
-        let mut trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?;
+        let mut trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?
+            .with_precision(config.train.precision);
         let mut position = Position {
             step: 0,
             tokens: 0,

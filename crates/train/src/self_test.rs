@@ -6,7 +6,6 @@ use crate::files::{HASH_START, hash, write_atomically};
 use crate::{ClipConfig, DataConfig, Error, OptimizerConfig, Split, Trainer, read_rows};
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation, module};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use unitgain_init::sample;
 use unitgain_model::{ModelConfig, NormConfig, cross_entropy};
@@ -46,23 +45,16 @@ const OPERATIONS: [Operation; 7] = [
 
 /// Runs every operation on a plain device and compares it with `reference`.
 pub fn run(device: &Device, reference: &Device, on_check: &mut dyn FnMut(&Check)) -> Vec<Check> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
-    let checks = OPERATIONS
+    OPERATIONS
         .iter()
         .map(|(operation, f)| {
             let want = f(reference);
-            let difference = match catch_unwind(AssertUnwindSafe(|| f(device))) {
-                Ok(got) => difference(&got, &want),
-                Err(panic) => Err(message(panic.as_ref())),
-            };
+            let difference = device::guarded(|| f(device)).and_then(|got| difference(&got, &want));
             let check = Check { operation, difference };
             on_check(&check);
             check
         })
-        .collect();
-    std::panic::set_hook(hook);
-    checks
+        .collect()
 }
 
 /// Runs the test for a backend by its name, unless this device, driver and version have passed before. The CPU's
@@ -110,7 +102,7 @@ pub fn ensure(name: &str, on_check: &mut dyn FnMut(&Check)) -> Result<(), Error>
 
 /// Of the device, its driver and this version.
 fn identity(name: &str, device: &Device) -> u64 {
-    let text = format!("{name} {} {} {}", device::describe(device), crate::VERSION, crate::BURN_VERSION);
+    let text = format!("{name} {:?} {} {}", device::Found::of(name, device), crate::VERSION, crate::BURN_VERSION);
     hash(HASH_START, text.as_bytes())
 }
 
@@ -136,14 +128,6 @@ fn difference(got: &[f32], want: &[f32]) -> Result<f32, String> {
         largest = largest.max((got - want).abs() / size);
     }
     Ok(largest)
-}
-
-/// What a panic says, in one line.
-fn message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text =
-        panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-    let text = text.unwrap_or_else(|| "the backend stopped".into());
-    text.lines().next().unwrap_or_default().chars().take(200).collect()
 }
 
 fn draw<const D: usize>(path: &str, shape: [usize; D], device: &Device) -> Tensor<D> {

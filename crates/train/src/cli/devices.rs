@@ -1,7 +1,7 @@
 use super::{Outcome, table};
 use serde::Serialize;
 use std::io::Write;
-use unitgain_train::device;
+use unitgain_train::device::{self, Found};
 
 /// List the backends that are compiled in and the devices that they find
 #[derive(clap::Args)]
@@ -16,22 +16,24 @@ pub(crate) struct Args {
 struct Row {
     backend: &'static str,
     compiled: bool,
-    device: String,
-    types: Vec<&'static str>,
+    #[serde(flatten)]
+    found: Option<Found>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
 }
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         let mut rows = Vec::new();
         for (backend, compiled) in device::backends() {
-            let row = |device: String, types| Row { backend, compiled, device, types };
-            if !compiled {
-                rows.push(row(format!("build with --features {backend}"), Vec::new()));
-                continue;
-            }
-            match device::found(backend) {
-                Ok(found) => rows.extend(found.into_iter().map(|(name, types)| row(name, types))),
-                Err(problem) => rows.push(row(problem, Vec::new())),
+            let row = |found, problem| Row { backend, compiled, found, problem };
+            let found = match compiled {
+                true => device::found(backend),
+                false => Err(format!("build with --features {backend}")),
+            };
+            match found {
+                Ok(found) => rows.extend(found.into_iter().map(|found| row(Some(found), None))),
+                Err(problem) => rows.push(row(None, Some(problem))),
             }
         }
         let mut out = std::io::stdout();
@@ -43,10 +45,19 @@ impl Args {
             .iter()
             .map(|row| {
                 let compiled = if row.compiled { "yes" } else { "no" };
-                vec![row.backend.into(), compiled.into(), row.device.clone(), row.types.join(" ")]
+                let mut cells = vec![row.backend.into(), compiled.into()];
+                cells.extend(match &row.found {
+                    Some(found) => {
+                        let memory = found.memory.map(|bytes| format!("{:.1} GB", bytes as f64 / 1e9));
+                        let memory = memory.unwrap_or_else(|| "unknown".into());
+                        [found.name.clone(), found.target.clone(), memory, found.types.join(" ")]
+                    }
+                    None => [row.problem.clone().unwrap_or_default(), String::new(), String::new(), String::new()],
+                });
+                cells
             })
             .collect();
-        table::print(&["backend", "compiled", "device", "types"], &cells, &[])?;
+        table::print(&["backend", "compiled", "device", "target", "memory", "types"], &cells, &[4])?;
         Ok(Outcome::Success)
     }
 }
