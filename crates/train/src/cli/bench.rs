@@ -1,9 +1,9 @@
+use super::overrides::Overrides;
 use super::{Outcome, table};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
-use unitgain_train::RunConfig;
 use unitgain_train::bench::{self, Effort};
 
 /// Measure how fast configurations train, and how near that is to what the machine can do
@@ -14,18 +14,8 @@ pub(crate) struct Args {
     /// TOML files of runs; several take turns
     #[arg(required = true)]
     configs: Vec<PathBuf>,
-    /// Change a key of every configuration; may be repeated
-    #[arg(long = "set", value_name = "KEY.PATH=VALUE")]
-    settings: Vec<String>,
-    /// Where to compute, instead of the files' backend
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
-    /// Do not compare a device other than flex with the CPU first
-    #[arg(long)]
-    skip_self_test: bool,
-    /// on or off: whether the CPU backend fuses operations, instead of train.fused
-    #[arg(long, value_name = "SWITCH", value_parser = ["on", "off"])]
-    fused: Option<String>,
+    #[command(flatten)]
+    overrides: Overrides,
     /// Steps of each configuration in a round
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
@@ -44,13 +34,9 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         let mut configs = Vec::new();
         for path in &self.configs {
-            let mut config = RunConfig::load(path, &self.settings)?;
-            config.backend = self.backend.clone().unwrap_or(config.backend);
-            config.train.fused = self.fused.as_ref().map_or(config.train.fused, |switch| switch == "on");
+            let config = self.overrides.load(path)?;
+            self.overrides.self_test(&config.backend)?;
             configs.push((path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), config));
-        }
-        if !self.skip_self_test {
-            configs.iter().try_for_each(|(_, config)| super::train::self_test(&config.backend))?;
         }
         let effort = Effort { warmup: self.warmup as usize, steps: self.steps as usize, rounds: self.rounds as usize };
         let rounds = (effort.rounds * configs.len()) as u64;

@@ -4,6 +4,7 @@ mod bench;
 mod configs;
 mod devices;
 mod generate;
+mod overrides;
 mod params;
 mod sanity;
 mod table;

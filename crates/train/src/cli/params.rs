@@ -1,8 +1,9 @@
+use super::overrides::Overrides;
 use super::{Outcome, table};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
-use unitgain_train::{RunConfig, Trainer, device};
+use unitgain_train::{Trainer, device};
 
 /// Print every parameter with its role, init, multipliers and effective settings
 #[derive(clap::Args)]
@@ -11,9 +12,8 @@ use unitgain_train::{RunConfig, Trainer, device};
 pub(crate) struct Args {
     /// The run's TOML file
     config: PathBuf,
-    /// Change a key of the configuration; may be repeated
-    #[arg(long = "set", value_name = "KEY.PATH=VALUE")]
-    settings: Vec<String>,
+    #[command(flatten)]
+    overrides: Overrides,
     /// Print an array of objects
     #[arg(long)]
     json: bool,
@@ -34,7 +34,7 @@ struct Row {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
-        let (config, _) = RunConfig::load(&self.config, &self.settings)?.prepare()?;
+        let (config, _) = self.overrides.load(&self.config)?.prepare()?;
         let device = device::from_name(&config.backend)?;
         let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?;
         let rows: Vec<Row> = trainer

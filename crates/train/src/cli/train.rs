@@ -1,9 +1,10 @@
 use super::Outcome;
+use super::overrides::Overrides;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
 use unitgain_train::metrics::Status;
-use unitgain_train::{Event, Record, RunConfig, Start, Summary, self_test, train};
+use unitgain_train::{Event, Record, Start, Summary, train};
 
 /// Train a model from a TOML file into a run folder
 #[derive(clap::Args)]
@@ -14,18 +15,8 @@ pub(crate) struct Args {
     /// The run's TOML file; with --resume that of the run folder unless given
     #[arg(required_unless_present = "resume")]
     config: Option<PathBuf>,
-    /// Change a key of the configuration; may be repeated
-    #[arg(long = "set", value_name = "KEY.PATH=VALUE")]
-    settings: Vec<String>,
-    /// Where to compute: flex, ndarray, wgpu, vulkan or cuda, the last three with an optional :index
-    #[arg(long, value_name = "NAME")]
-    backend: Option<String>,
-    /// Do not compare a device other than flex with the CPU first
-    #[arg(long)]
-    skip_self_test: bool,
-    /// on or off: whether the CPU backend fuses operations, instead of train.fused
-    #[arg(long, value_name = "SWITCH", value_parser = ["on", "off"])]
-    fused: Option<String>,
+    #[command(flatten)]
+    overrides: Overrides,
     /// The run folder [default: runs/NAME of the TOML file]
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     out: Option<PathBuf>,
@@ -56,15 +47,10 @@ impl Args {
             }
             (None, None) => unreachable!("clap asks for one of both"),
         };
-        let mut config = RunConfig::load(&file, &self.settings)?;
-        config.backend = self.backend.unwrap_or(config.backend);
+        let mut config = self.overrides.load(&file)?;
         config.train.steps = self.steps.unwrap_or(config.train.steps);
         config.seed = self.seed.unwrap_or(config.seed);
-        config.train.fused = self.fused.map_or(config.train.fused, |switch| switch == "on");
-
-        if !self.skip_self_test {
-            self_test(&config.backend)?;
-        }
+        self.overrides.self_test(&config.backend)?;
         let mut view = View::new(&folder);
         let summary = train(&config, &folder, start, &mut |event| view.show(&event))?;
         view.finish(&summary);
@@ -73,19 +59,6 @@ impl Args {
             Status::Running | Status::Finished => Outcome::Success,
         })
     }
-}
-
-/// Refuses a device that computes something else than the CPU.
-pub(crate) fn self_test(backend: &str) -> anyhow::Result<()> {
-    let mut started = false;
-    self_test::ensure(backend, &mut |check| {
-        if !std::mem::replace(&mut started, true) {
-            let _ = writeln!(stderr(), "comparing {backend} with the CPU (once for each device and driver) ..");
-        }
-        let verdict = if check.passed() { "as on the CPU" } else { "WRONG" };
-        let _ = writeln!(stderr(), "  {}: {verdict}", check.operation);
-    })?;
-    Ok(())
 }
 
 /// A progress bar on a terminal, plain lines elsewhere.

@@ -1,0 +1,46 @@
+use std::io::{Write, stderr};
+use std::path::Path;
+use unitgain_train::{RunConfig, self_test};
+
+/// What a command line may change of the configurations that it reads.
+#[derive(clap::Args)]
+pub(crate) struct Overrides {
+    /// Change a key of the configuration; may be repeated
+    #[arg(long = "set", value_name = "KEY.PATH=VALUE")]
+    settings: Vec<String>,
+    /// Where to compute: flex, ndarray, wgpu, vulkan or cuda, the last three with an optional :index
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// Do not compare a device other than flex with the CPU first
+    #[arg(long)]
+    skip_self_test: bool,
+    /// on or off: whether norms, activations, linear layers, attention, loss and Adam are one operation each
+    #[arg(long, value_name = "SWITCH", value_parser = ["on", "off"])]
+    fused: Option<String>,
+}
+
+impl Overrides {
+    /// The configuration of a file with the changes.
+    pub(crate) fn load(&self, path: &Path) -> anyhow::Result<RunConfig> {
+        let mut config = RunConfig::load(path, &self.settings)?;
+        config.backend = self.backend.clone().unwrap_or(config.backend);
+        config.train.fused = self.fused.as_ref().map_or(config.train.fused, |switch| switch == "on");
+        Ok(config)
+    }
+
+    /// Refuses a device that computes something else than the CPU.
+    pub(crate) fn self_test(&self, backend: &str) -> anyhow::Result<()> {
+        if self.skip_self_test {
+            return Ok(());
+        }
+        let mut started = false;
+        self_test::ensure(backend, &mut |check| {
+            if !std::mem::replace(&mut started, true) {
+                let _ = writeln!(stderr(), "comparing {backend} with the CPU (once for each device and driver) ..");
+            }
+            let verdict = if check.passed() { "as on the CPU" } else { "WRONG" };
+            let _ = writeln!(stderr(), "  {}: {verdict}", check.operation);
+        })?;
+        Ok(())
+    }
+}
