@@ -10,11 +10,11 @@ use unitgain_model::{
 use unitgain_train::Gradients;
 use unitgain_train::checkpoint::weights;
 
-fn tiny() -> ModelConfig {
+pub(crate) fn tiny() -> ModelConfig {
     ModelConfig { vocab_size: Some(11), context: 12, d_model: 16, n_layers: 3, n_heads: 4, ..ModelConfig::default() }
 }
 
-fn tokens(rows: usize, time: usize, device: &Device) -> Tensor<2, Int> {
+pub(crate) fn tokens(rows: usize, time: usize, device: &Device) -> Tensor<2, Int> {
     let values: Vec<i32> = (0..rows * time).map(|i| ((i * i + 3 * i) % 11) as i32).collect();
     Tensor::from_data(TensorData::new(values, [rows, time]), device)
 }
@@ -24,7 +24,7 @@ fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
 }
 
 /// Models that between them use every option.
-fn varied() -> Vec<ModelConfig> {
+pub(crate) fn varied() -> Vec<ModelConfig> {
     let rope = Position::Rope { theta: 10_000.0 };
     vec![
         tiny(),

@@ -5,12 +5,14 @@
 mod blocks;
 mod combinations;
 mod common;
+mod devices;
 mod examples;
 mod golden_norms;
 mod model;
 mod norms;
 mod optimizers;
 mod placements;
+mod precision;
 mod run;
 mod sanity;
 mod trajectories;

@@ -1,10 +1,11 @@
 use crate::fused;
 use crate::linear::{Linear, ScalarBiases};
 use crate::position::Rotary;
+use crate::precision::{cast, like};
 use crate::qk_norm::{QkNorm, heads};
 use burn::module::{Module, Param};
 use burn::tensor::ops::AttentionModuleOptions;
-use burn::tensor::{Tensor, module};
+use burn::tensor::{Bool, DType, Tensor, activation, module};
 use unitgain_norms::Norm;
 
 /// Keys and values of the tokens a model has seen, for generation.
@@ -87,7 +88,10 @@ impl Attention {
         };
         let y = self.attend(q, k, v);
         let y = match &self.head_scale {
-            Some(scale) => y * scale.val().reshape([1, 1, self.heads, 1]),
+            Some(scale) => {
+                let scale = like(scale.val(), &y);
+                y * scale.reshape([1, 1, self.heads, 1])
+            }
             None => y,
         };
         let width = self.heads * y.dims()[3];
@@ -108,7 +112,20 @@ impl Attention {
             is_causal: true,
         };
         let [q, k, v] = [q, k, v].map(|x| x.swap_dims(1, 2));
-        module::attention(q, self.per_query(k), self.per_query(v), None, None, options).swap_dims(1, 2)
+        let (k, v) = (self.per_query(k), self.per_query(v));
+        if q.dtype() == DType::F32 {
+            return module::attention(q, k, v, None, None, options).swap_dims(1, 2);
+        }
+        // The softmax of a low precision, which burn's own attention takes in that precision, is taken in f32.
+        let ([.., queries, _], [.., keys, _]) = (q.dims(), k.dims());
+        let logits = cast(q.clone().matmul(k.transpose()), DType::F32) * scale;
+        let logits = match options.softcap {
+            Some(cap) => (logits / cap).tanh() * cap,
+            None => logits,
+        };
+        let later = Tensor::<2, Bool>::tril_mask([queries, keys], (keys - queries) as i64, &q.device());
+        let weights = activation::softmax(logits.mask_fill(later.unsqueeze(), f32::NEG_INFINITY), 3);
+        like(weights, &q).matmul(v).swap_dims(1, 2)
     }
 
     /// Repeats each key/value head for the queries of its group.

@@ -1,5 +1,6 @@
 use crate::attention::{Attention, KeysValues};
 use crate::mlp::Mlp;
+use crate::precision::Precision;
 use burn::module::{Module, Param};
 use burn::nn::Dropout;
 use burn::tensor::Tensor;
@@ -18,18 +19,24 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The stream behind the block.
-    pub(crate) fn forward(&self, stream: Stream, start: usize, cache: Option<&mut Option<KeysValues>>) -> Stream {
+    /// The stream behind the block, whose branches compute in `precision`.
+    pub(crate) fn forward(
+        &self,
+        stream: Stream,
+        start: usize,
+        cache: Option<&mut Option<KeysValues>>,
+        precision: Precision,
+    ) -> Stream {
         let sequences = stream.sequences;
         let written = |y: Tensor<2>| {
-            let y = self.dropout.forward(y);
+            let y = self.dropout.forward(precision.leave(y));
             match &self.shared_scale {
                 Some(alpha) => y * alpha.val().unsqueeze(),
                 None => y,
             }
         };
-        let attention = |x| written(self.attention.forward(x, sequences, start, cache));
-        let mlp = |x| written(self.mlp.forward(x, sequences));
+        let attention = |x| written(self.attention.forward(precision.enter(x), sequences, start, cache));
+        let mlp = |x| written(self.mlp.forward(precision.enter(x), sequences));
         if self.around_attention.placement().is_parallel() {
             return self.around_attention.forward_parallel(stream, attention, &self.around_mlp, mlp);
         }

@@ -1,5 +1,6 @@
 use crate::fused;
 use crate::mlp::Activation;
+use crate::precision::like;
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, module};
 use unitgain_norms::weight::WeightNorm;
@@ -28,8 +29,9 @@ impl Linear {
     }
 }
 
-/// `phi(x W + b)`.
+/// `phi(x W + b)`, in the type of `x`.
 pub(crate) fn linear(x: Tensor<2>, w: Tensor<2>, bias: Option<Tensor<1>>, activation: Option<Activation>) -> Tensor<2> {
+    let (w, bias) = (like(w, &x), bias.map(|bias| like(bias, &x)));
     if let Some(y) = fused::linear(&x, &w, bias.as_ref(), activation) {
         return y;
     }
@@ -51,7 +53,10 @@ impl ScalarBiases {
     /// `x` with the bias of this index.
     pub(crate) fn add(&self, index: usize, x: Tensor<2>) -> Tensor<2> {
         match self.values.get(index) {
-            Some(bias) => x + bias.val().unsqueeze(),
+            Some(bias) => {
+                let bias = like(bias.val(), &x);
+                x + bias.unsqueeze()
+            }
             None => x,
         }
     }

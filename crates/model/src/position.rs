@@ -1,4 +1,5 @@
 use crate::fused;
+use crate::precision::like;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
@@ -82,7 +83,7 @@ impl Rotary {
         }
         let [_, time, _, head_dim] = x.dims();
         let half = head_dim / 2;
-        let table = |table: &Tensor<2>| table.clone().narrow(0, start, time).reshape([1, time, 1, half]);
+        let table = |table: &Tensor<2>| like(table.clone(), &x).narrow(0, start, time).reshape([1, time, 1, half]);
         let (cos, sin) = (table(&self.cos), table(&self.sin));
         let first = x.clone().narrow(3, 0, half);
         let second = x.narrow(3, half, half);

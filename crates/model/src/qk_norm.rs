@@ -1,5 +1,6 @@
 //! What happens to queries and keys before their product.
 
+use crate::precision::like;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
@@ -135,7 +136,10 @@ impl QkNorm {
     pub fn query(&self, q: Tensor<2>, sequences: usize, heads: usize) -> Tensor<4> {
         let q = self.normalized(&self.query, q, sequences, heads);
         match &self.logit_scale {
-            Some(g) => q * g.val().unsqueeze(),
+            Some(g) => {
+                let g = like(g.val(), &q);
+                q * g.unsqueeze()
+            }
             None => q,
         }
     }

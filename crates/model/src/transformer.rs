@@ -7,6 +7,7 @@ use crate::linear::{Linear, ScalarBiases, linear, scaled};
 use crate::mlp::Mlp;
 use crate::nursery::Nursery;
 use crate::position::{Position, Rotary, sinusoids};
+use crate::precision::Precision;
 use crate::qk_norm::{AttentionScale, QkNorm};
 use crate::table::ParamTable;
 use burn::module::{Module, Param};
@@ -39,6 +40,8 @@ pub struct Transformer {
     logit_softcap: f64,
     /// Whether there is a second stream.
     dual: bool,
+    #[module(skip)]
+    precision: Precision,
 }
 
 /// A point of the forward pass that [`Transformer::forward_observed`] reports.
@@ -94,6 +97,7 @@ impl ModelConfig {
             },
             logit_softcap: config.logit_softcap,
             dual: config.branches().any(|b| b.placement.is_dual()),
+            precision: Precision::F32,
         };
         let table = nursery.table(&model);
         Ok((model, table))
@@ -215,6 +219,11 @@ impl Transformer {
         self.stream(x, batch, 0, None, observe).reshape([batch, time, width])
     }
 
+    /// The same weights, computed with in another precision.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
     /// What the parametrization multiplies the logits by, as a factor of the head.
     pub fn head_multiplier(&self) -> f64 {
         self.head_multiplier
@@ -235,11 +244,12 @@ impl Transformer {
 
         let x = self.embedding_norm.forward_rows(self.embed(tokens, start), batch);
         let x = self.dropout.forward(x);
-        let x = self.stream(x, batch, start, cache, observe);
+        let x = self.precision.enter(self.stream(x, batch, start, cache, observe));
         let logits = match &self.head {
             Some(head) => head.forward(x),
             None => linear(scaled(x, self.head_multiplier), self.embedding.val().transpose(), None, None),
         };
+        let logits = self.precision.leave(logits);
         let logits =
             if self.logit_softcap > 0.0 { (logits / self.logit_softcap).tanh() * self.logit_softcap } else { logits };
         let vocab = logits.dims()[1];
@@ -259,7 +269,7 @@ impl Transformer {
         let mut stream = Stream::new(x, batch, self.dual);
         for (i, block) in self.blocks.iter().enumerate() {
             let cache = cache.as_deref_mut().map(|cache| &mut cache.blocks[i]);
-            stream = block.forward(stream, start, cache);
+            stream = block.forward(stream, start, cache, self.precision);
             observe(Point::Block(i), &stream.x);
         }
         let x = stream.close(&self.final_norm);

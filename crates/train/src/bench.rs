@@ -109,7 +109,8 @@ fn measure(
     for (name, config) in configs {
         let (config, task) = config.prepare()?;
         let device = device::from_name(&config.backend)?;
-        let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?;
+        let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?
+            .with_precision(config.train.precision);
         let (name, trainer) = (name.clone(), Some(trainer));
         benches.push(Bench { name, config, task, trainer, step: 0, times: Vec::new() });
     }

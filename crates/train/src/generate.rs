@@ -60,6 +60,7 @@ impl Writer {
             )));
         }
         let (model, _) = config.model.build(config.seed, &device)?;
+        let model = model.with_precision(config.train.precision);
         let model = checkpoint.load_model(model)?;
         Ok(Self { model, device, tokenizer: checkpoint.position.tokenizer.clone(), context: config.model.context })
     }

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use std::time::{Duration, Instant};
 use unitgain_init::sample;
-use unitgain_model::{ModelConfig, ModelError, ParamTable, Point, Transformer, cross_entropy};
+use unitgain_model::{ModelConfig, ModelError, ParamTable, Point, Precision, Transformer, cross_entropy};
 
 /// A model with its optimizer: what one step needs.
 #[derive(Debug)]
@@ -82,6 +82,11 @@ impl Trainer {
         let table = table.for_update(optimizer.update());
         let optimizer = Optimizer::new(optimizer, &table);
         Ok(Self { model, table, optimizer, clip, seed, dropout, device: device.clone(), clock: Clock::default() })
+    }
+
+    /// Computes in another precision from now on; the weights stay f32.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { model: self.model.with_precision(precision), ..self }
     }
 
     /// One update from `batches`, the micro-batches of a step, at the scheduled learning rate `lr`.

@@ -7,7 +7,7 @@ use crate::{ClipConfig, DataConfig, Error, OptimizerConfig, ScheduleConfig, Task
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::{Table, Value};
-use unitgain_model::{ModelConfig, NormConfig, shorthand};
+use unitgain_model::{ModelConfig, NormConfig, Precision, shorthand};
 
 /// A run. Keys that are left out take the defaults given here; unknown keys are errors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,9 +55,12 @@ pub struct TrainConfig {
     /// Default 1.
     #[serde(deserialize_with = "shorthand::number_kind_or_table")]
     pub clip: ClipConfig,
-    /// Whether the CPU backend computes norms, activations, linear layers, attention, loss and Adam as one
-    /// operation each. Without, they are composed: slower, the same but for rounding. Default true.
+    /// Whether norms are one operation each, and on the CPU backend activations, linear layers, attention, loss and
+    /// Adam too. Without, they are composed: slower, the same but for rounding. Default true.
     pub fused: bool,
+    /// `f32`, or `bf16` for the matrix products and activations of the branches and the head; weights, stream,
+    /// norms, softmax and loss stay f32. Default `f32`.
+    pub precision: Precision,
 }
 
 /// Records.
@@ -120,7 +123,14 @@ impl Default for RunConfig {
 
 impl Default for TrainConfig {
     fn default() -> Self {
-        Self { steps: 1000, batch_size: 16, accumulate: 1, clip: ClipConfig::default(), fused: true }
+        Self {
+            steps: 1000,
+            batch_size: 16,
+            accumulate: 1,
+            clip: ClipConfig::default(),
+            fused: true,
+            precision: Precision::F32,
+        }
     }
 }
 
@@ -224,7 +234,11 @@ impl RunConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
-        device::from_name(&self.backend)?;
+        let device = device::from_name(&self.backend)?;
+        if !device.supports_dtype(self.train.precision.dtype()) {
+            let problem = format!("\"bf16\" is not a type that {:?} computes with; take \"f32\"", self.backend);
+            return Err(Error::config("train.precision", problem));
+        }
         if i64::try_from(self.seed).is_err() {
             return Err(Error::config(
                 "seed",
