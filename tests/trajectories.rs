@@ -2,8 +2,7 @@
 //! same run in float64.
 
 use crate::common::golden::{Array, Case, Names, numbers, walk};
-use crate::common::values;
-use burn::tensor::Device;
+use crate::common::{test_device, values};
 use unitgain_model::{Activation, ModelConfig, NormConfig, Parametrization, Placement, Position};
 use unitgain_train::checkpoint::assign;
 use unitgain_train::{Batch, OptimizerConfig, Record, ScheduleConfig, Trainer, read_rows};
@@ -116,7 +115,7 @@ fn optimizer(case: &Case) -> OptimizerConfig {
 }
 
 fn trainer(case: &Case, model: &ModelConfig, names: &Names) -> Trainer {
-    let mut trainer = Trainer::new(model, optimizer(case), case.number("clip").into(), 1, &Device::flex()).unwrap();
+    let mut trainer = Trainer::new(model, optimizer(case), case.number("clip").into(), 1, &test_device()).unwrap();
     let given = case.tensors.iter().filter_map(|(name, array)| Some((name.strip_prefix("init.")?, array)));
     let values = names.ours(case, given);
     trainer.model = assign(trainer.model, &values).unwrap();

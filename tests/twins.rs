@@ -1,6 +1,6 @@
 //! Every fused operation against its composed twin: the result and every gradient.
 
-use crate::common::{draw, host, max_difference, parameter_gradients, shaken};
+use crate::common::{draw, host, max_difference, parameter_gradients, shaken, test_device};
 use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use unitgain_kernels::composed;
@@ -44,7 +44,7 @@ fn agree<M: Module, const D: usize>(
 
 #[test]
 fn norms_are_their_twins_for_every_shape_and_layout() {
-    let device = Device::flex().autodiff();
+    let device = test_device().autodiff();
     let kinds = [
         NormConfig::LayerNorm { eps: 1e-5, gain: true, bias: true },
         NormConfig::LayerNorm { eps: 1e-5, gain: true, bias: false },
@@ -72,7 +72,7 @@ fn norms_are_their_twins_for_every_shape_and_layout() {
 
 #[test]
 fn without_a_graph_the_fused_forward_is_the_same() {
-    let device = Device::flex().autodiff();
+    let device = test_device().autodiff();
     for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
         let norm = shaken(config.build(NormSite::of(33), &device));
         let x = draw("twins/plain", 65, 33, &device);

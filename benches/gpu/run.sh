@@ -2,17 +2,19 @@
 # What a GPU does: the devices that are found, the self-test, a step against PyTorch's, and three placements at 48
 # layers.
 #
-#     benches/gpu/run.sh [BACKEND] [SIZE]
+#     benches/gpu/run.sh [BACKEND] [SIZE] [FEATURE]
 #
 # BACKEND is wgpu (default), vulkan or cuda; SIZE is gpu (12 layers, width 768, 1024 tokens, batch 8; default) or
-# tiny, which also a software device finishes. Needs PyTorch for the comparison, and does the rest without.
+# tiny, which also a software device finishes; FEATURE is what to build (default BACKEND; wgpu-plain is wgpu without
+# fusion and autotune). Needs PyTorch for the comparison, and does the rest without.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 backend=${1:-wgpu}
 size=${2:-gpu}
+feature=${3:-$backend}
 unitgain=target/release/unitgain
 
-cargo build --release --features "$backend"
+cargo build --release --features "$feature"
 "$unitgain" devices
 
 steps=300 layers=48 width=256

@@ -104,6 +104,11 @@ pub(crate) fn shaken<M: Module>(module: M) -> M {
     module.map(&mut Shake(0))
 }
 
+/// Whether that device is a GPU, or a program that plays one.
+pub(crate) fn tests_a_gpu() -> bool {
+    std::env::var("UNITGAIN_TEST_BACKEND").is_ok_and(|name| !unitgain_train::device::is_host(&name))
+}
+
 /// The device that reference data are compared on: that of `UNITGAIN_TEST_BACKEND`, else flex.
 pub(crate) fn test_device() -> Device {
     match std::env::var("UNITGAIN_TEST_BACKEND") {

@@ -1,0 +1,38 @@
+//! Training on another device than the CPU: that of `UNITGAIN_TEST_BACKEND`.
+
+use crate::common::test_device;
+use crate::model::tiny;
+use burn::tensor::Device;
+use unitgain_kernels::composed;
+use unitgain_model::{ModelConfig, Placement};
+use unitgain_train::{ClipConfig, DataConfig, HostRow, OptimizerConfig, Split, Trainer, read_rows};
+
+/// Two steps of a model; the second sees what the optimizer did in the first.
+fn two_steps(model: &ModelConfig, device: &Device) -> Vec<HostRow> {
+    let task = DataConfig::Markov { vocab_size: 11, order: 1, branching: 2, seed: 0 }.load(12).unwrap();
+    let mut trainer = Trainer::new(model, OptimizerConfig::default(), ClipConfig::default(), 1, device).unwrap();
+    let mut rows = Vec::new();
+    for step in 0..2 {
+        let (next, row) = trainer.step(&[task.batch(1, Split::Train, step, 0..2)], 1e-2, true);
+        trainer = next;
+        rows.push(row);
+    }
+    read_rows(&rows)
+}
+
+#[test]
+fn two_steps_of_every_placement_are_those_of_the_cpu() {
+    let device = test_device();
+    for placement in Placement::ALL {
+        let model = ModelConfig { placement, n_layers: 2, ..tiny() };
+        let want = composed(|| two_steps(&model, &Device::flex()));
+        let got = two_steps(&model, &device);
+        for (got, want) in got.iter().zip(&want) {
+            let close = |got: f32, want: f32| (got - want).abs() <= 1e-3 * want.abs().max(1e-3);
+            assert!(close(got.loss, want.loss), "{placement:?}: loss {} instead of {}", got.loss, want.loss);
+            assert!(close(got.grad_norm(), want.grad_norm()), "{placement:?}: gradient norm");
+            let streams = got.stream_rms.iter().zip(&want.stream_rms);
+            streams.for_each(|(got, want)| assert!(close(*got, *want), "{placement:?}: stream {got} {want}"));
+        }
+    }
+}
