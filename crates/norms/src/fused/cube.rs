@@ -126,7 +126,7 @@ impl Backward<Cube, 3> for Norm {
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait NormKernels: Backend {
     /// y, and the statistics `[rows, 2]`.
-    #[cfg_attr(feature = "fusion", fusion(meta = |x, _, _, _, _, _| (x.clone(), statistics_of(x))))]
+    #[fusion(meta = |x, _, _, _, _, _| (x.clone(), statistics_of(x)))]
     fn norm_forward(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -137,7 +137,7 @@ pub(crate) trait NormKernels: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// The gradient of x, and of gamma and beta the part of each workgroup, `[workgroups, width]`.
-    #[cfg_attr(feature = "fusion", fusion(meta = |x, gamma, _, _, _| (x.clone(), parts_of(x, gamma), parts_of(x, gamma))))]
+    #[fusion(meta = |x, gamma, _, _, _| (x.clone(), parts_of(x, gamma), parts_of(x, gamma)))]
     fn norm_backward(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
