@@ -7,9 +7,9 @@ every step; unitgain logs all of its own (per-layer gradient norms, the stream's
 is the same.
 
     cargo build --release
-    python3 benches/against_pytorch.py [--rounds 5] [--only NAME] [--compile] [--json FILE]
+    python3 benches/against_pytorch.py [--rounds 5] [--only NAME] [--compile] [--jax] [--json FILE]
 
-Needs PyTorch (`pip install torch`). The medians of all steps of all rounds are compared, with the spread of the
+Needs PyTorch (`pip install torch`), and JAX for --jax (`pip install jax`), which compiles the whole step. The medians of all steps of all rounds are compared, with the spread of the
 ratio over rounds.
 """
 
@@ -158,6 +158,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=list(SIZES))
     parser.add_argument("--compile", action="store_true", help="also PyTorch compiled")
+    parser.add_argument("--jax", action="store_true", help="also JAX")
     parser.add_argument("--backend", default="flex", help="of unitgain")
     parser.add_argument("--device", default="cpu", help="of PyTorch")
     parser.add_argument("--json", type=Path)
@@ -170,6 +171,10 @@ def main():
     for name in [arguments.only] if arguments.only else [name for name in SIZES if name not in LARGE]:
         steps = SIZES[name][-1]
         peers = {kind: Torch(name, kind == "compiled", arguments.device) for kind in kinds}
+        if arguments.jax:
+            from in_jax import Jax
+
+            peers["jax"] = Jax(SIZES[name], name == "llama", VOCABULARY)
         for peer in peers.values():
             peer.steps(3)
         rounds = []
@@ -178,7 +183,7 @@ def main():
             rounds.append({"unitgain": ours["ms"]} | {k: statistics.median(p.steps(steps)) for k, p in peers.items()})
         result = {k: statistics.median(r[k] for r in rounds) for k in rounds[0]}
         line = f"{name:8} unitgain {result['unitgain']:8.2f}"
-        for kind in kinds:
+        for kind in peers:
             ratios = [r[kind] / r["unitgain"] for r in rounds]
             result[f"ratio_{kind}"] = [statistics.median(ratios), min(ratios), max(ratios)]
             line += f"   {kind} {result[kind]:8.2f}  ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
