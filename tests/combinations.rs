@@ -22,6 +22,7 @@ fn combinations_are_refused_or_warned_of() {
     let mup = |base_width| Parametrization::Mup { base_width, base_head_dim: None };
     let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
     let dyt = NormConfig::Dyt { alpha: None, bias: true };
+    let init = |name: &str| Scheme::all().into_iter().find(|scheme| scheme.about().0 == name);
     let refused = [
         ModelConfig { init: Some(Scheme::gpt2()), ..deep() },
         ModelConfig { scale: ScaleConfig::Depth {}, ..deep() },
@@ -58,6 +59,10 @@ fn combinations_are_refused_or_warned_of() {
             weight_norm: standardized,
             ..tiny()
         },
+        ModelConfig { init: init("t_fixup"), ..tiny() },
+        ModelConfig { init: init("zero"), placement: Placement::Sandwich {}, ..tiny() },
+        ModelConfig { init: init("mimetic"), parametrization: mup(4), ..tiny() },
+        ModelConfig { init: init("mimetic"), n_kv_heads: Some(2), ..tiny() },
     ];
     let warned = [
         ModelConfig { final_norm: Some(false), ..tiny() },
@@ -82,6 +87,7 @@ fn combinations_are_refused_or_warned_of() {
         },
         ModelConfig { norm: NormConfig::BatchNorm { eps: 1e-5, momentum: 0.1 }, ..tiny() },
         ModelConfig { norm: dyt, embedding_scale: Some(1.0.into()), ..tiny() },
+        ModelConfig { init: init("mimetic"), qk_norm: NormConfig::rms_norm(), ..tiny() },
         ModelConfig { placement: Placement::MixNorm { fraction: 0.25 }, ..tiny() },
         ModelConfig { block: vec![last_block(Placement::HybridNormStar {})], ..tiny() },
         ModelConfig {

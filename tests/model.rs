@@ -271,16 +271,25 @@ fn placements_start_from_the_same_matrices() {
 fn weights_have_the_standard_deviation_of_the_table() {
     for init in Scheme::all() {
         for width in [32, 128] {
+            let parametrization = match init {
+                Scheme::Mimetic { .. } => Parametrization::Standard {},
+                _ => Parametrization::Mup { base_width: 32, base_head_dim: None },
+            };
             let config = ModelConfig {
                 d_model: width,
                 vocab_size: Some(300),
                 init: Some(init),
                 tie_embeddings: false,
-                parametrization: Parametrization::Mup { base_width: 32, base_head_dim: None },
+                parametrization,
+                placement: if init.is_norm_free() { Placement::None {} } else { Placement::PreNorm {} },
                 ..tiny()
             };
             let (model, table) = config.build(3, &Device::flex()).unwrap();
             for entry in table.iter().filter(|e| e.role().is_matrix()) {
+                if entry.init_std == 0.0 {
+                    assert!(init.zeroes_writers() && values(&model, &entry.path).iter().all(|w| *w == 0.0));
+                    continue;
+                }
                 let w = values(&model, &entry.path);
                 let std = (w.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / w.len() as f64).sqrt();
                 let error = (std / entry.init_std - 1.0).abs();
@@ -292,17 +301,28 @@ fn weights_have_the_standard_deviation_of_the_table() {
 
 #[test]
 fn under_mup_a_fan_in_scheme_divides_by_the_width_once() {
-    let std = |width, init| {
+    let std = |width, init: Scheme| {
         let parametrization = Parametrization::Mup { base_width: 16, base_head_dim: None };
-        let config = ModelConfig { d_model: width, init: Some(init), parametrization, tie_embeddings: false, ..tiny() };
+        let placement = if init.is_norm_free() { Placement::None {} } else { Placement::PreNorm {} };
+        let init = Some(init);
+        let config = ModelConfig { d_model: width, init, parametrization, placement, tie_embeddings: false, ..tiny() };
         let (_, table) = config.build(1, &Device::flex()).unwrap();
         let of = |path: &str| table.iter().find(|e| e.path == path).unwrap().init_std;
         (of("blocks.0.attention.query.weight"), of("head.weight"))
     };
-    for init in Scheme::all() {
+    for init in Scheme::all().into_iter().filter(|init| !matches!(init, Scheme::Mimetic { .. })) {
         let (narrow, wide) = (std(16, init), std(64, init));
-        assert!((wide.0 / narrow.0 - 0.5).abs() < 1e-12, "{init:?}: hidden std must be 1/sqrt(m)");
-        assert!((wide.1 / narrow.1 - 1.0).abs() < 1e-12, "{init:?}: the readout's std does not depend on the width");
+        // Of a Haar matrix the entries are as large only on average, of a sparse one their number is rounded up.
+        let (bound, counts) = match init {
+            Scheme::Sparse { .. } => (0.1, false),
+            _ => (1e-6, true),
+        };
+        assert!((wide.0 / narrow.0 - 0.5).abs() < bound, "{init:?}: hidden std must be 1/sqrt(m)");
+        let is_zero = wide.1 == 0.0 && narrow.1 == 0.0;
+        assert!(
+            !counts || is_zero || (wide.1 / narrow.1 - 1.0).abs() < bound,
+            "{init:?}: the readout's std does not depend on the width"
+        );
     }
 }
 

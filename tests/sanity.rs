@@ -6,7 +6,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use serde_json::Value;
 use std::collections::HashMap;
 use unitgain_init::{Role, Spec, sample};
-use unitgain_model::{Activation, ModelConfig, NormConfig, Point, Position, Scheme, Transformer};
+use unitgain_model::{Activation, ModelConfig, NormConfig, Observe, Point, Position, Scheme, Transformer};
 use unitgain_residual::Placement;
 use unitgain_train::checkpoint::{assign, weights};
 use unitgain_train::sanity::{Sizes, last_over_first, run};
@@ -113,11 +113,12 @@ fn input(case: &Case, seed: u64, device: &Device) -> Tensor<3> {
 /// rms behind each block.
 fn stream_rms(case: &Case, depth: usize, seed: u64, device: &Device) -> Vec<f64> {
     let mut rms = Vec::new();
-    model(case, depth, seed, device).forward_stream(input(case, seed, device), &mut |point, x| {
+    let mut note = |point: Point, x: &Tensor<2>| {
         if let Point::Block(_) = point {
             rms.push(f64::from(x.clone().square().mean().sqrt().into_scalar::<f32>()));
         }
-    });
+    };
+    model(case, depth, seed, device).forward_stream(input(case, seed, device), &Observe::new(&mut note));
     rms
 }
 
@@ -156,7 +157,7 @@ fn slope(x: &[f64], y: &[f64]) -> f64 {
 fn block_gradients(case: &Case, depth: usize, seed: u64, device: &Device) -> Vec<f64> {
     let (rows, d, vocabulary) = (case.size("B") * case.size("T"), case.size("d"), case.size("vocab"));
     let model = model(case, depth, seed, device);
-    let y = model.forward_stream(input(case, seed, device), &mut |_, _| ()).reshape([rows, d]);
+    let y = model.forward_stream(input(case, seed, device), &()).reshape([rows, d]);
     let readout = sample::normal(seed, "readout", d * vocabulary, (d as f64).powf(-0.5));
     let readout = Tensor::<2>::from_data(TensorData::new(readout, [d, vocabulary]), device);
     let uniform = sample::uniform(seed, "targets", rows, 0.5);
@@ -206,7 +207,8 @@ fn gradient_over_depth(case: &Case) {
 fn relu_second_moment(case: &Case) {
     let device = test_device();
     let (n, rows, layers) = (case.size("n"), case.size("rows"), case.size("layers"));
-    let spec = Spec { role: Role::MlpIn, fan_in: n as f64, fan_out: n as f64, layers: 1 };
+    let n_f64 = n as f64;
+    let spec = Spec { role: Role::MlpIn, fan_in: n_f64, fan_out: n_f64, layers: 1, layer: None, width: n_f64 };
     for (name, expected) in case.json["expected"].as_object().unwrap() {
         let scheme = match name.as_str() {
             "kaiming" => Scheme::kaiming(),
@@ -219,7 +221,8 @@ fn relu_second_moment(case: &Case) {
                 let mut x = draw(&format!("relu/{seed}"), rows, n, &device);
                 let mut moments = vec![f64::from(x.clone().square().mean().into_scalar::<f32>())];
                 for layer in 0..layers {
-                    let w = draw(&format!("relu/{seed}/{layer}"), n, n, &device) * scheme.std(&spec);
+                    let w =
+                        draw(&format!("relu/{seed}/{layer}"), n, n, &device) * scheme.std(&spec).unwrap_or(f64::NAN);
                     x = activation::relu(x.matmul(w));
                     moments.push(f64::from(x.clone().square().mean().into_scalar::<f32>()));
                 }

@@ -1,15 +1,35 @@
 //! What a weight is for, and how it is drawn.
 //!
-//! A [`Scheme`] sees a [`Spec`] (role, fans, depth), never a name, and answers with a standard
-//! deviation. [`sample`] draws on the host from one stream per (seed, path), so that a weight is the
-//! same on every backend, in any order of construction, and whatever else the model holds.
+//! A [`Scheme`] sees a [`Spec`] (role, fans, depth), never a name, and answers with a [`Draw`]: a [`Distribution`] of
+//! independent entries, or a [`matrix`] as a whole. [`sample`] draws on the host from one stream per (seed, path), so
+//! that a weight is the same on every backend, in any order of construction, and whatever else the model holds.
+//! Everything can also be called on one tensor.
+//!
+//! ```
+//! use unitgain_init::{Fans, Form, gain::Function, Gain, matrix};
+//!
+//! let fans = Fans::convolution(64, 128, 3 * 3, 1);
+//! let gain = Gain::SecondMoment { activation: Function::Gelu }.value().unwrap_or(1.0);
+//! let weight = Form::TruncatedNormal.of(gain / (fans.fan_in as f64).sqrt()).draw(1, "conv", fans.fan_in, 128);
+//! assert_eq!(weight.len(), 64 * 9 * 128);
+//! let square = matrix::orthogonal(1, "recurrent", 32, 32, 1.0);
+//! assert!(matrix::singular_values(&square, 32, 32).iter().all(|s| (s - 1.0).abs() < 1e-6));
+//! ```
 
+pub mod bias;
+mod distribution;
+mod fans;
+pub mod gain;
+pub mod matrix;
 pub mod sample;
 mod scheme;
 
 use serde::Serialize;
 
-pub use scheme::Scheme;
+pub use distribution::{Distribution, Form, truncated_moments, truncated_std};
+pub use fans::Fans;
+pub use gain::Gain;
+pub use scheme::{Draw, Fan, Scheme, TFixupConstants, fixup_scale};
 
 /// Name, formula and source of one variant, as `unitgain configs` prints them.
 pub type About = (&'static str, &'static str, &'static str);
@@ -130,4 +150,8 @@ pub struct Spec {
     pub fan_out: f64,
     /// Number of blocks of the model.
     pub layers: usize,
+    /// The block that it is in, from 0; None outside of the blocks.
+    pub layer: Option<usize>,
+    /// Width of the stream.
+    pub width: f64,
 }

@@ -33,6 +33,32 @@ pub fn uniform(seed: u64, path: &str, n: usize, bound: f64) -> Vec<f32> {
         .collect()
 }
 
+/// `n` draws from N(0, sigma^2) that lie within `cut` sigmas of 0, in f64 and then rounded, from the stream of
+/// (`seed`, `path`). Others are drawn again.
+pub fn truncated_normal(seed: u64, path: &str, n: usize, sigma: f64, cut: f64) -> Vec<f32> {
+    let mut rng = stream(seed, path);
+    let mut within = || loop {
+        let z: f64 = StandardNormal.sample(&mut rng);
+        if z.abs() <= cut {
+            return (z * sigma) as f32;
+        }
+    };
+    (0..n).map(|_| within()).collect()
+}
+
+/// `count` different numbers below `n`, from the stream of (`seed`, `path`).
+pub fn some_of(seed: u64, path: &str, count: usize, n: usize) -> Vec<usize> {
+    let mut rng = stream(seed, path);
+    let mut all: Vec<usize> = (0..n).collect();
+    for i in 0..count.min(n) {
+        let u: f64 = StandardUniform.sample(&mut rng);
+        let other = i + (u * (n - i) as f64) as usize;
+        all.swap(i, other.min(n - 1));
+    }
+    all.truncate(count);
+    all
+}
+
 /// FNV-1a, 64 bits: short, and the same on every platform and in every version.
 fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))

@@ -1,47 +1,395 @@
-use crate::{About, Role, Spec};
+use crate::distribution::{Distribution, Form, truncated_std};
+use crate::gain::{self, Gain, leaky_gain};
+use crate::matrix::{self, ZeroConstant};
+use crate::{About, Role, Spec, bias, sample};
 use serde::{Deserialize, Serialize};
 
-/// How the matrices are drawn: a zero-mean normal whose standard deviation is [`Scheme::std`].
+/// How the matrices of a Transformer are drawn. Biases start at 0.
 ///
 /// The fan rules say nothing about a table of which one row is read at a time; token and position
-/// embeddings have an explicit standard deviation instead.
+/// embeddings have an explicit standard deviation instead, `embedding_std`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Scheme {
-    /// `std`, and `std / sqrt(2L)` for the weights that write the stream (GPT-2).
+    /// N(0, std^2), and `std / sqrt(2L)` for the weights that write the stream (GPT-2).
     Gpt2 {
         /// Default 0.02.
         #[serde(default = "default_std")]
         std: f64,
     },
-    /// `sqrt(2 / (fan_in + fan_out))` (Glorot and Bengio 2010, eq. 16).
+    /// N(0, std^2) (GPT, BERT).
+    Normal {
+        /// Default 0.02.
+        #[serde(default = "default_std")]
+        std: f64,
+    },
+    /// U(-bound, bound), whose standard deviation is bound / sqrt(3).
+    Uniform {
+        /// Default 0.02 sqrt(3): a standard deviation of 0.02.
+        #[serde(default = "default_bound")]
+        bound: f64,
+    },
+    /// N(0, std^2) without what lies beyond `cut` sigma. The bounds of PyTorch's `trunc_normal_` are absolute instead.
+    TruncatedNormal {
+        /// Default 0.02.
+        #[serde(default = "default_std")]
+        std: f64,
+        /// In sigmas. Default 3 (OLMo, lingua).
+        #[serde(default = "default_cut")]
+        cut: f64,
+        /// Whether `std` is the standard deviation after the cut; else it is the sigma before. Default false.
+        #[serde(default)]
+        corrected: bool,
+    },
+    /// N(0, std^2) in a part of the inputs of each unit, 0 elsewhere (Martens 2010).
+    Sparse {
+        /// Part of the inputs that a unit reads; PyTorch's `sparsity` is the part of zeros, per input. Default 0.1.
+        #[serde(default = "default_nonzero")]
+        nonzero: f64,
+        /// Standard deviation of the non-zero entries. Default 0.01, PyTorch's; Martens has 15 inputs and 1.
+        #[serde(default = "default_sparse_std")]
+        std: f64,
+        /// Standard deviation of the embeddings. Default 0.02.
+        #[serde(default = "default_std")]
+        embedding_std: f64,
+    },
+    /// `gain sqrt(2 / (fan_in + fan_out))` (Glorot and Bengio 2010, eq. 16).
     Xavier {
+        /// Default 1.
+        #[serde(default = "default_gain", deserialize_with = "gain::number_or_table")]
+        gain: Gain,
+        /// Default `normal`.
+        #[serde(default)]
+        form: Form,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// `sqrt(2 / fan_in)`: keeps E[y^2] through ReLU layers (arXiv:1502.01852, eq. 10).
+    /// `sqrt(2 / (1 + slope^2)) / sqrt(fan)`: keeps E[y^2] through ReLU layers, of that slope below 0
+    /// (arXiv:1502.01852, eq. 10 and 15).
     Kaiming {
+        /// Default 0.
+        #[serde(default)]
+        slope: f64,
+        /// Default `fan_in`.
+        #[serde(default)]
+        fan: Fan,
+        /// Default `normal`.
+        #[serde(default)]
+        form: Form,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// `sqrt(1 / fan_in)`: keeps the variance through linear layers (LeCun et al. 1998, eq. 16).
+    /// `gain sqrt(1 / fan_in)`: keeps the variance through linear layers (LeCun et al. 1998, eq. 16), and with a
+    /// gain for its activation through others. SELU's (arXiv:1706.02515).
     Lecun {
+        /// Default 1.
+        #[serde(default = "default_gain", deserialize_with = "gain::number_or_table")]
+        gain: Gain,
+        /// Default `normal`.
+        #[serde(default)]
+        form: Form,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
+    },
+    /// U(+-1 / sqrt(fan_in)), standard deviation `1 / sqrt(3 fan_in)`: PyTorch's default of `Linear`. Its default of
+    /// `Embedding` is N(0, 1).
+    TorchLinear {
+        /// Standard deviation of the embeddings. Default 1.
+        #[serde(default = "one")]
+        embedding_std: f64,
+    },
+    /// U(+-sqrt(6 / fan_in) / omega), for layers behind sin(omega z) (arXiv:2006.09661, section 3.2).
+    Siren {
+        /// Default 30.
+        #[serde(default = "default_omega")]
+        omega: f64,
+        /// Standard deviation of the embeddings. Default 0.02.
+        #[serde(default = "default_std")]
+        embedding_std: f64,
+    },
+    /// Semi-orthogonal matrices times `gain`, uniform over all of them (arXiv:1312.6120).
+    Orthogonal {
+        /// Default 1.
+        #[serde(default = "default_gain", deserialize_with = "gain::number_or_table")]
+        gain: Gain,
+        /// Standard deviation of the embeddings. Default 0.02.
+        #[serde(default = "default_std")]
+        embedding_std: f64,
+    },
+    /// Partial identities (IRNN, arXiv:1504.00941). All heads start alike.
+    Identity {
+        /// Standard deviation of the embeddings and the head, which are N(0, std^2). Default 0.02.
+        #[serde(default = "default_std")]
+        embedding_std: f64,
+    },
+    /// ZerO (arXiv:2110.12661): partial identities, Hadamard matrices where a layer widens, 0 in the weights that
+    /// write the stream. Only the embeddings are random: they have to tell the tokens apart.
+    Zero {
+        /// Default `orthonormal`, the authors' code; the paper prints a constant sqrt(2) larger.
+        #[serde(default)]
+        constant: ZeroConstant,
+        /// Standard deviation of the embeddings and the head. Default 0.02.
+        #[serde(default = "default_std")]
+        embedding_std: f64,
+    },
+    /// N(0, std^2), and `std / sqrt(2l)` for the weights that write the stream in block l = 1..L (OLMo, lingua).
+    LlamaDepth {
+        /// Default 0.02.
+        #[serde(default = "default_std")]
+        std: f64,
+    },
+    /// `sqrt(2 / (5d))` for all, d the width of the stream (arXiv:1910.05895, section 3.2).
+    Small {},
+    /// `small`, and `numerator / (L sqrt(d))` for the weights that write the stream (GPT-NeoX, arXiv:2204.06745).
+    Wang {
+        /// Default 2 (GPT-NeoX); litgpt has 1.
+        #[serde(default = "two")]
+        numerator: f64,
+    },
+    /// `small`, and `/ sqrt(2L)` for the weights that write the stream, beside an embedding of size near 1: the model
+    /// takes `embedding_scale = sqrt(d)` unless that or `embedding_norm` is set (arXiv:2312.16903).
+    SpikeNoMore {},
+    /// He x `L^(-1/(2m-2))` inside the branches, L = 2 x blocks the number of branches, m = 2 the layers of one (value
+    /// and output, up and down); their last weight and an untied head 0 (arXiv:1901.09321, section 3).
+    /// Its scalars are `scale = "fixup"`.
+    Fixup {
+        /// Standard deviation of the embeddings. Default 0.02.
+        #[serde(default = "default_std")]
+        embedding_std: f64,
+    },
+    /// Xavier; value, output and MLP weights x s and embeddings N(0, 1/d) x s, s of `constants` (T-Fixup, Huang et al.,
+    /// ICML 2020). Without norms and warm-up. The paper has no decoder-only model: its decoder's constant is for
+    /// blocks of three branches, its encoder's for two, as here.
+    TFixup {
+        /// Default `encoder`.
+        #[serde(default)]
+        constants: TFixupConstants,
+    },
+    /// `query key^T ~ noise Z + diagonal I` per head and `value output ~ 0.4 Z - 0.4 I`, Z ~ N(0, 1/d), by singular value
+    /// decomposition (arXiv:2305.09828); the rest as `gpt2`.
+    Mimetic {
+        /// alpha_1. Default 0.7.
+        #[serde(default = "default_query_key")]
+        query_key_noise: f64,
+        /// beta_1. Default 0.7.
+        #[serde(default = "default_query_key")]
+        query_key_diagonal: f64,
+        /// alpha_2. Default 0.4.
+        #[serde(default = "default_value_output")]
+        value_output_noise: f64,
+        /// beta_2. Default 0.4.
+        #[serde(default = "default_value_output")]
+        value_output_diagonal: f64,
+        /// Of the other matrices. Default 0.02.
+        #[serde(default = "default_std")]
+        std: f64,
     },
 }
 
-fn default_std() -> f64 {
+/// Which fan a variance is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fan {
+    /// Keeps the size of the signal.
+    #[default]
+    FanIn,
+    /// Keeps the size of the gradient.
+    FanOut,
+}
+
+/// T-Fixup's constant of N blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TFixupConstants {
+    /// 0.67 N^(-1/4), and (9N)^(-1/4) for the embeddings.
+    #[default]
+    Encoder,
+    /// (9N)^(-1/4).
+    Decoder,
+}
+
+const fn default_std() -> f64 {
     0.02
+}
+fn default_bound() -> f64 {
+    0.02 * 3f64.sqrt()
+}
+const fn default_cut() -> f64 {
+    3.0
+}
+const fn default_nonzero() -> f64 {
+    0.1
+}
+const fn default_sparse_std() -> f64 {
+    0.01
+}
+const fn default_gain() -> Gain {
+    Gain::Constant { value: 1.0 }
+}
+const fn one() -> f64 {
+    1.0
+}
+const fn two() -> f64 {
+    2.0
+}
+const fn default_omega() -> f64 {
+    30.0
+}
+const fn default_query_key() -> f64 {
+    0.7
+}
+const fn default_value_output() -> f64 {
+    0.4
+}
+
+/// What a scheme draws a matrix from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Draw {
+    /// Independent entries.
+    Entries(Distribution),
+    /// A semi-orthogonal matrix times a gain.
+    Orthogonal(f64),
+    /// A partial identity times a gain.
+    Identity(f64),
+    /// ZerO's matrix times a gain.
+    Zero(ZeroConstant, f64),
+    /// One of the two factors of `noise Z + diagonal I`, times a gain.
+    Mimetic {
+        /// alpha.
+        noise: f64,
+        /// beta, with its sign.
+        diagonal: f64,
+        /// Which factor: 0 is query or value, 1 key or output.
+        factor: usize,
+        /// Of this factor.
+        gain: f64,
+    },
+}
+
+impl Draw {
+    /// The draw times `factor`.
+    pub fn scaled(self, factor: f64) -> Self {
+        match self {
+            Self::Entries(distribution) => Self::Entries(distribution.scaled(factor)),
+            Self::Orthogonal(gain) => Self::Orthogonal(gain * factor),
+            Self::Identity(gain) => Self::Identity(gain * factor),
+            Self::Zero(constant, gain) => Self::Zero(constant, gain * factor),
+            Self::Mimetic { noise, diagonal, factor: which, gain } => {
+                Self::Mimetic { noise, diagonal, factor: which, gain: gain * factor }
+            }
+        }
+    }
+
+    /// Whether the size of the entries follows from the matrix's own shape instead of from the fans of its spec.
+    pub fn has_own_size(self) -> bool {
+        !matches!(self, Self::Entries(_))
+    }
+
+    /// The matrix `[fan_in, fan_out]`, row by row, from the stream of (`seed`, `path`). `heads` is the number of
+    /// heads of attention's weights, whose products [`Draw::Mimetic`] is about.
+    ///
+    /// ZerO's and the orthogonal matrices are those of `[fan_out, fan_in]`, transposed.
+    pub fn matrix(self, seed: u64, path: &str, fan_in: usize, fan_out: usize, heads: usize) -> Vec<f32> {
+        match self {
+            Self::Entries(distribution) => distribution.draw(seed, path, fan_in, fan_out),
+            Self::Orthogonal(gain) => {
+                transposed(&matrix::orthogonal(seed, path, fan_out, fan_in, gain), fan_out, fan_in)
+            }
+            Self::Identity(gain) => matrix::identity(fan_in, fan_out, gain),
+            Self::Zero(constant, gain) => {
+                let mut values = transposed(&matrix::zero(fan_out, fan_in, constant), fan_out, fan_in);
+                values.iter_mut().for_each(|v| *v = (f64::from(*v) * gain) as f32);
+                values
+            }
+            Self::Mimetic { noise, diagonal, factor, gain } => {
+                mimetic(seed, path, [fan_in, fan_out], heads, [noise, diagonal, gain], factor)
+            }
+        }
+    }
+}
+
+/// One factor of a pair of attention's weights. Both are drawn from the stream of the pair, which is the path up to
+/// its last-but-one part.
+fn mimetic(
+    seed: u64,
+    path: &str,
+    [fan_in, fan_out]: [usize; 2],
+    heads: usize,
+    [noise, diagonal, gain]: [f64; 3],
+    factor: usize,
+) -> Vec<f32> {
+    let pair = path.rsplitn(3, '.').last().unwrap_or(path);
+    let mut values = vec![0.0; fan_in * fan_out];
+    let mut set = |row: usize, column: usize, value: f32| {
+        values[row * fan_out + column] = (f64::from(value) * gain) as f32;
+    };
+    let gaussian = |name: &str, n: usize| sample::normal(seed, name, n * n, (n as f64).powf(-0.5));
+    if diagonal >= 0.0 {
+        // query key^T of each head, both [width, head_dim].
+        let (width, head_dim) = (fan_in, fan_out / heads);
+        for head in 0..heads {
+            let z = gaussian(&format!("{pair}.query_key.{head}"), width);
+            let factors = matrix::mimetic_factors(&z, width, head_dim.min(width), noise, diagonal);
+            let rank = head_dim.min(width);
+            for (i, value) in factors[factor].iter().enumerate() {
+                set(i / rank, head * head_dim + i % rank, *value);
+            }
+        }
+    } else {
+        // value output of all heads together: value is [width, inner], output [inner, width].
+        let (width, inner) = if factor == 0 { (fan_in, fan_out) } else { (fan_out, fan_in) };
+        let rank = inner.min(width);
+        let z = gaussian(&format!("{pair}.value_output"), width);
+        let factors = matrix::mimetic_factors(&z, width, rank, noise, diagonal);
+        for (i, value) in factors[factor].iter().enumerate() {
+            match factor {
+                0 => set(i / rank, i % rank, *value),
+                _ => set(i % rank, i / rank, *value),
+            }
+        }
+    }
+    values
+}
+
+fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    (0..rows * columns).map(|k| values[k % rows * columns + k / rows]).collect()
 }
 
 impl Scheme {
     /// One value of each kind, with its defaults.
     pub fn all() -> Vec<Self> {
-        vec![Self::gpt2(), Self::xavier(), Self::kaiming(), Self::lecun()]
+        let (std, gain, embedding_std) = (default_std(), default_gain(), default_std());
+        vec![
+            Self::gpt2(),
+            Self::Normal { std },
+            Self::Uniform { bound: default_bound() },
+            Self::TruncatedNormal { std, cut: default_cut(), corrected: false },
+            Self::Sparse { nonzero: default_nonzero(), std: default_sparse_std(), embedding_std },
+            Self::xavier(),
+            Self::kaiming(),
+            Self::lecun(),
+            Self::TorchLinear { embedding_std: one() },
+            Self::Siren { omega: default_omega(), embedding_std },
+            Self::Orthogonal { gain, embedding_std },
+            Self::Identity { embedding_std },
+            Self::Zero { constant: ZeroConstant::Orthonormal, embedding_std },
+            Self::LlamaDepth { std },
+            Self::Small {},
+            Self::Wang { numerator: two() },
+            Self::SpikeNoMore {},
+            Self::Fixup { embedding_std },
+            Self::TFixup { constants: TFixupConstants::Encoder },
+            Self::Mimetic {
+                query_key_noise: default_query_key(),
+                query_key_diagonal: default_query_key(),
+                value_output_noise: default_value_output(),
+                value_output_diagonal: default_value_output(),
+                std,
+            },
+        ]
     }
 
     /// [`Scheme::Gpt2`] with its default.
@@ -49,74 +397,275 @@ impl Scheme {
         Self::Gpt2 { std: default_std() }
     }
 
-    /// [`Scheme::Xavier`] with its default.
+    /// [`Scheme::Xavier`] with its defaults.
     pub fn xavier() -> Self {
-        Self::Xavier { embedding_std: default_std() }
+        Self::Xavier { gain: default_gain(), form: Form::Normal, embedding_std: default_std() }
     }
 
-    /// [`Scheme::Kaiming`] with its default.
+    /// [`Scheme::Kaiming`] with its defaults.
     pub fn kaiming() -> Self {
-        Self::Kaiming { embedding_std: default_std() }
+        Self::Kaiming { slope: 0.0, fan: Fan::FanIn, form: Form::Normal, embedding_std: default_std() }
     }
 
-    /// [`Scheme::Lecun`] with its default.
+    /// [`Scheme::Lecun`] with its defaults.
     pub fn lecun() -> Self {
-        Self::Lecun { embedding_std: default_std() }
+        Self::Lecun { gain: default_gain(), form: Form::Normal, embedding_std: default_std() }
     }
 
     /// Name, formula and source.
     pub fn about(self) -> About {
         match self {
             Self::Gpt2 { .. } => {
-                ("gpt2", "std = 0.02; writers of the stream 0.02 / sqrt(2L)", "GPT-2 (Radford et al. 2019)")
+                ("gpt2", "N(0, 0.02^2); writers of the stream 0.02 / sqrt(2L)", "GPT-2 (Radford et al. 2019)")
             }
-            Self::Xavier { .. } => ("xavier", "std = sqrt(2 / (fan_in + fan_out))", "Glorot and Bengio 2010 eq. 16"),
-            Self::Kaiming { .. } => ("kaiming", "std = sqrt(2 / fan_in)", "arXiv:1502.01852 eq. 10"),
-            Self::Lecun { .. } => ("lecun", "std = sqrt(1 / fan_in)", "LeCun et al. 1998 eq. 16"),
+            Self::Normal { .. } => ("normal", "N(0, std^2)", "GPT, BERT"),
+            Self::Uniform { .. } => ("uniform", "U(-bound, bound)", "common practice"),
+            Self::TruncatedNormal { .. } => {
+                ("truncated_normal", "N(0, std^2), redrawn beyond cut sigma", "OLMo, lingua; JAX with corrected")
+            }
+            Self::Sparse { .. } => ("sparse", "N(0, std^2) in a part of the inputs of a unit", "Martens 2010"),
+            Self::Xavier { .. } => {
+                ("xavier", "std = gain sqrt(2 / (fan_in + fan_out))", "Glorot and Bengio 2010 eq. 16")
+            }
+            Self::Kaiming { .. } => {
+                ("kaiming", "std = sqrt(2 / (1 + slope^2)) / sqrt(fan)", "arXiv:1502.01852 eq. 10, 15")
+            }
+            Self::Lecun { .. } => ("lecun", "std = gain sqrt(1 / fan_in)", "LeCun et al. 1998 eq. 16"),
+            Self::TorchLinear { .. } => ("torch_linear", "U(+-1 / sqrt(fan_in)); embeddings N(0, 1)", "PyTorch"),
+            Self::Siren { .. } => ("siren", "U(+-sqrt(6 / fan_in) / omega)", "arXiv:2006.09661 section 3.2"),
+            Self::Orthogonal { .. } => ("orthogonal", "gain Q, Q uniform over orthogonal matrices", "arXiv:1312.6120"),
+            Self::Identity { .. } => ("identity", "partial identities", "arXiv:1504.00941"),
+            Self::Zero { .. } => {
+                ("zero", "partial identities and Hadamard matrices; writers of the stream 0", "arXiv:2110.12661")
+            }
+            Self::LlamaDepth { .. } => {
+                ("llama_depth", "N(0, std^2); writers of the stream std / sqrt(2l) in block l", "OLMo, lingua")
+            }
+            Self::Small {} => ("small", "std = sqrt(2 / (5d))", "arXiv:1910.05895 section 3.2"),
+            Self::Wang { .. } => ("wang", "small; writers of the stream 2 / (L sqrt(d))", "GPT-NeoX, arXiv:2204.06745"),
+            Self::SpikeNoMore {} => (
+                "spike_no_more",
+                "small; writers of the stream / sqrt(2L); embedding x sqrt(d) or normalized",
+                "arXiv:2312.16903",
+            ),
+            Self::Fixup { .. } => (
+                "fixup",
+                "He x (2L)^(-1/2) in branches; writers of the stream and head 0",
+                "arXiv:1901.09321 section 3",
+            ),
+            Self::TFixup { .. } => (
+                "t_fixup",
+                "Xavier; value, output, MLP x 0.67 L^(-1/4); embeddings N(0, 1/d) x (9L)^(-1/4)",
+                "Huang et al. 2020 (ICML)",
+            ),
+            Self::Mimetic { .. } => (
+                "mimetic",
+                "query key^T ~ 0.7 Z + 0.7 I, value output ~ 0.4 Z - 0.4 I; the rest as gpt2",
+                "arXiv:2305.09828",
+            ),
         }
     }
 
     /// What is wrong with the settings, if anything.
     pub fn check(self) -> Result<(), String> {
-        let (key, std) = match self {
-            Self::Gpt2 { std } => ("std", std),
-            Self::Xavier { embedding_std } | Self::Kaiming { embedding_std } | Self::Lecun { embedding_std } => {
-                ("embedding_std", embedding_std)
-            }
-        };
-        match std > 0.0 && std.is_finite() {
+        let positive = |key: &str, x: f64| match x > 0.0 && x.is_finite() {
             true => Ok(()),
-            false => Err(format!("{key} = {std} must be a positive number")),
+            false => Err(format!("{key} = {x} must be a positive number")),
+        };
+        let gained = |gain: Gain| match gain.value() {
+            Some(value) => positive("gain", value),
+            None => Err("gain is not in PyTorch's table; take kind = \"second_moment\" or a number".into()),
+        };
+        match self {
+            Self::Gpt2 { std } | Self::Normal { std } | Self::LlamaDepth { std } => positive("std", std),
+            Self::Uniform { bound } => positive("bound", bound),
+            Self::TruncatedNormal { std, cut, .. } => positive("std", std).and(positive("cut", cut)),
+            Self::Sparse { nonzero, std, embedding_std } => {
+                if !(nonzero > 0.0 && nonzero <= 1.0) {
+                    return Err(format!("nonzero = {nonzero} must be above 0 and at most 1"));
+                }
+                positive("std", std).and(positive("embedding_std", embedding_std))
+            }
+            Self::Xavier { gain, embedding_std, .. }
+            | Self::Lecun { gain, embedding_std, .. }
+            | Self::Orthogonal { gain, embedding_std } => gained(gain).and(positive("embedding_std", embedding_std)),
+            Self::Kaiming { slope, embedding_std, .. } => match slope.is_finite() {
+                true => positive("embedding_std", embedding_std),
+                false => Err(format!("slope = {slope} must be a number")),
+            },
+            Self::Siren { omega, embedding_std } => {
+                positive("omega", omega).and(positive("embedding_std", embedding_std))
+            }
+            Self::TorchLinear { embedding_std }
+            | Self::Identity { embedding_std }
+            | Self::Zero { embedding_std, .. }
+            | Self::Fixup { embedding_std } => positive("embedding_std", embedding_std),
+            Self::Wang { numerator } => positive("numerator", numerator),
+            Self::Small {} | Self::SpikeNoMore {} | Self::TFixup { .. } => Ok(()),
+            Self::Mimetic { query_key_noise, query_key_diagonal, value_output_noise, value_output_diagonal, std } => [
+                ("query_key_noise", query_key_noise),
+                ("query_key_diagonal", query_key_diagonal),
+                ("value_output_noise", value_output_noise),
+                ("value_output_diagonal", value_output_diagonal),
+                ("std", std),
+            ]
+            .into_iter()
+            .try_for_each(|(key, x)| positive(key, x)),
         }
     }
 
     /// Whether the scheme sets the size of a branch by the number of blocks.
     pub fn counts_depth(self) -> bool {
         match self {
-            Self::Gpt2 { .. } => true,
-            Self::Xavier { .. } | Self::Kaiming { .. } | Self::Lecun { .. } => false,
+            Self::Gpt2 { .. } | Self::LlamaDepth { .. } | Self::Wang { .. } | Self::SpikeNoMore {} => true,
+            Self::Fixup { .. } | Self::TFixup { .. } => true,
+            Self::Normal { .. } | Self::Uniform { .. } | Self::TruncatedNormal { .. } | Self::Sparse { .. } => false,
+            Self::Xavier { .. } | Self::Kaiming { .. } | Self::Lecun { .. } | Self::TorchLinear { .. } => false,
+            Self::Siren { .. } | Self::Orthogonal { .. } | Self::Identity { .. } | Self::Zero { .. } => false,
+            Self::Small {} | Self::Mimetic { .. } => false,
         }
     }
 
-    /// Standard deviation of a matrix.
+    /// Whether the weights that write the stream start at 0.
+    pub fn zeroes_writers(self) -> bool {
+        matches!(self, Self::Zero { .. } | Self::Fixup { .. })
+    }
+
+    /// Whether the scheme is for models without norms.
+    pub fn is_norm_free(self) -> bool {
+        matches!(self, Self::Fixup { .. } | Self::TFixup { .. })
+    }
+
+    /// Whether the token embedding is meant to be multiplied by sqrt(d).
+    pub fn scales_embedding(self) -> bool {
+        matches!(self, Self::SpikeNoMore {} | Self::TFixup { .. })
+    }
+
+    /// Standard deviation of the token and position tables, of a stream of this width in a model of that many
+    /// blocks.
+    fn embedding_std(self, width: f64, layers: f64) -> f64 {
+        match self {
+            Self::Gpt2 { std } | Self::Normal { std } | Self::LlamaDepth { std } | Self::Mimetic { std, .. } => std,
+            Self::Uniform { bound } => bound / 3f64.sqrt(),
+            Self::TruncatedNormal { std, .. } => std,
+            Self::Sparse { embedding_std, .. }
+            | Self::Xavier { embedding_std, .. }
+            | Self::Kaiming { embedding_std, .. }
+            | Self::Lecun { embedding_std, .. }
+            | Self::TorchLinear { embedding_std }
+            | Self::Siren { embedding_std, .. }
+            | Self::Orthogonal { embedding_std, .. }
+            | Self::Identity { embedding_std }
+            | Self::Zero { embedding_std, .. }
+            | Self::Fixup { embedding_std } => embedding_std,
+            Self::Small {} | Self::Wang { .. } | Self::SpikeNoMore {} => small(width),
+            Self::TFixup { .. } => width.powf(-0.5) * (9.0 * layers).powf(-0.25),
+        }
+    }
+
+    /// What a matrix is drawn from.
     ///
     /// Under a width-aware parametrization `spec` is the weight as it is in the *base* model, or else
     /// a fan-in scheme and the parametrization would both divide by sqrt(width).
-    pub fn std(self, spec: &Spec) -> f64 {
-        let Spec { fan_in, fan_out, .. } = *spec;
+    pub fn draw(self, spec: &Spec) -> Draw {
+        let Spec { role, fan_in, fan_out, width, .. } = *spec;
+        let (layers, writes) = (spec.layers as f64, role.writes_stream());
+        let normal = |std| Draw::Entries(Distribution::Normal { std });
+        let number = |gain: Gain| gain.value().unwrap_or(1.0);
+        if role == Role::Embedding {
+            let std = self.embedding_std(width, layers);
+            return match self {
+                Self::Uniform { bound } => Draw::Entries(Distribution::Uniform { bound }),
+                Self::TruncatedNormal { std, cut, corrected } => truncated(std, cut, corrected),
+                _ => normal(std),
+            };
+        }
         match self {
-            Self::Gpt2 { std } if spec.role.writes_stream() => std / (2.0 * spec.layers as f64).sqrt(),
-            Self::Gpt2 { std } => std,
-            Self::Xavier { embedding_std } | Self::Kaiming { embedding_std } | Self::Lecun { embedding_std }
-                if spec.role == Role::Embedding =>
-            {
-                embedding_std
+            Self::Gpt2 { std } if writes => normal(std / (2.0 * layers).sqrt()),
+            Self::Gpt2 { std } | Self::Normal { std } => normal(std),
+            Self::Uniform { bound } => Draw::Entries(Distribution::Uniform { bound }),
+            Self::TruncatedNormal { std, cut, corrected } => truncated(std, cut, corrected),
+            Self::Sparse { nonzero, std, .. } => Draw::Entries(Distribution::Sparse { nonzero, std }),
+            Self::Xavier { gain: g, form, .. } => Draw::Entries(form.of(number(g) * (2.0 / (fan_in + fan_out)).sqrt())),
+            Self::Kaiming { slope, fan, form, .. } => {
+                let fan = match fan {
+                    Fan::FanIn => fan_in,
+                    Fan::FanOut => fan_out,
+                };
+                Draw::Entries(form.of(leaky_gain(slope) / fan.sqrt()))
             }
-            Self::Xavier { .. } => (2.0 / (fan_in + fan_out)).sqrt(),
-            Self::Kaiming { .. } => (2.0 / fan_in).sqrt(),
-            Self::Lecun { .. } => (1.0 / fan_in).sqrt(),
+            Self::Lecun { gain: g, form, .. } => Draw::Entries(form.of(number(g) * (1.0 / fan_in).sqrt())),
+            Self::TorchLinear { .. } => Draw::Entries(Distribution::Uniform { bound: fan_in.powf(-0.5) }),
+            Self::Siren { omega, .. } => Draw::Entries(Distribution::Uniform { bound: (6.0 / fan_in).sqrt() / omega }),
+            Self::Orthogonal { gain: g, .. } => Draw::Orthogonal(number(g)),
+            Self::Identity { embedding_std } | Self::Zero { embedding_std, .. } if role == Role::Head => {
+                normal(embedding_std)
+            }
+            Self::Identity { .. } => Draw::Identity(1.0),
+            Self::Zero { .. } | Self::Fixup { .. } if writes => Draw::Entries(Distribution::Constant(0.0)),
+            Self::Zero { constant, .. } => Draw::Zero(constant, 1.0),
+            Self::LlamaDepth { std } if writes => normal(std / (2.0 * (spec.layer.unwrap_or(0) + 1) as f64).sqrt()),
+            Self::LlamaDepth { std } => normal(std),
+            Self::Wang { numerator } if writes => normal(numerator / (layers * width.sqrt())),
+            Self::SpikeNoMore {} if writes => normal(small(width) / (2.0 * layers).sqrt()),
+            Self::Small {} | Self::Wang { .. } | Self::SpikeNoMore {} => normal(small(width)),
+            Self::Fixup { .. } if role == Role::Head => Draw::Entries(Distribution::Constant(0.0)),
+            Self::Fixup { .. } if role.is_branch() => normal((2.0 / fan_in).sqrt() * fixup_scale(2.0 * layers, 2)),
+            Self::Fixup { .. } => normal((2.0 / (fan_in + fan_out)).sqrt()),
+            Self::TFixup { constants } => {
+                let scale = match constants {
+                    TFixupConstants::Encoder => 0.67 * layers.powf(-0.25),
+                    TFixupConstants::Decoder => (9.0 * layers).powf(-0.25),
+                };
+                normal((2.0 / (fan_in + fan_out)).sqrt() * if role.is_branch() { scale } else { 1.0 })
+            }
+            Self::Mimetic { query_key_noise, query_key_diagonal, value_output_noise, value_output_diagonal, std } => {
+                let pair = |noise, diagonal, factor| Draw::Mimetic { noise, diagonal, factor, gain: 1.0 };
+                match role {
+                    Role::Query => pair(query_key_noise, query_key_diagonal, 0),
+                    Role::Key => pair(query_key_noise, query_key_diagonal, 1),
+                    Role::Value => pair(value_output_noise, -value_output_diagonal, 0),
+                    Role::AttentionOutput => pair(value_output_noise, -value_output_diagonal, 1),
+                    _ => Self::Gpt2 { std }.draw(spec),
+                }
+            }
         }
     }
+
+    /// What the bias of a linear layer is drawn from: 0, but as PyTorch does with `torch_linear`.
+    pub fn bias(self, spec: &Spec) -> Distribution {
+        match self {
+            Self::TorchLinear { .. } => Distribution::Uniform { bound: bias::torch_linear_bound(spec.fan_in) },
+            _ => Distribution::Constant(0.0),
+        }
+    }
+
+    /// Root mean square of the entries of a matrix; None for one whose entries are not independent.
+    pub fn std(self, spec: &Spec) -> Option<f64> {
+        match self.draw(spec) {
+            Draw::Entries(distribution) => Some(distribution.rms(spec.fan_in)),
+            Draw::Orthogonal(_) | Draw::Identity(_) | Draw::Zero(..) | Draw::Mimetic { .. } => None,
+        }
+    }
+}
+
+/// `L^(-1/(2m-2))`, of L residual branches of `layers` = m layers each (arXiv:1901.09321, section 3). Not defined for
+/// m = 1, where it is 1 here: that layer starts at 0 itself.
+pub fn fixup_scale(branches: f64, layers: u32) -> f64 {
+    match layers {
+        0 | 1 => 1.0,
+        _ => branches.powf(-1.0 / (2.0 * f64::from(layers) - 2.0)),
+    }
+}
+
+/// `sqrt(2 / (5d))`.
+fn small(width: f64) -> f64 {
+    (0.4 / width).sqrt()
+}
+
+fn truncated(std: f64, cut: f64, corrected: bool) -> Draw {
+    let sigma = if corrected { std / truncated_std(cut) } else { std };
+    Draw::Entries(Distribution::TruncatedNormal { sigma, cut })
 }
 
 #[cfg(test)]
@@ -128,18 +677,31 @@ mod tests {
         for scheme in Scheme::all() {
             let json = format!("{{\"kind\":\"{}\"}}", scheme.about().0);
             assert_eq!(serde_json::from_str::<Scheme>(&json).unwrap(), scheme);
+            assert_eq!(scheme.check(), Ok(()));
         }
+        // A kind that is not in the list would be in this message alone.
+        let message = serde_json::from_str::<Scheme>("{\"kind\":\"?\"}").unwrap_err().to_string();
+        assert_eq!(message.split('`').skip(3).step_by(2).count(), Scheme::all().len(), "{message}");
     }
 
     #[test]
     fn standard_deviations_are_the_formulas() {
-        let spec = |role| Spec { role, fan_in: 256.0, fan_out: 64.0, layers: 6 };
-        let close = |got: f64, want: f64| assert!((got - want).abs() < 1e-6, "{got} is not {want}");
+        let spec = |role| Spec { role, fan_in: 256.0, fan_out: 64.0, layers: 6, layer: Some(2), width: 256.0 };
+        let close = |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 1e-6, "{got:?} is not {want}");
         close(Scheme::gpt2().std(&spec(Role::Query)), 0.02);
         close(Scheme::gpt2().std(&spec(Role::MlpOut)), 0.005774);
         close(Scheme::xavier().std(&spec(Role::MlpOut)), 0.079057);
         close(Scheme::kaiming().std(&spec(Role::MlpOut)), 0.088388);
         close(Scheme::lecun().std(&spec(Role::Head)), 0.0625);
         close(Scheme::lecun().std(&spec(Role::Embedding)), 0.02);
+        close(Scheme::LlamaDepth { std: 0.02 }.std(&spec(Role::MlpOut)), 0.02 / 6f64.sqrt());
+        close(Scheme::Small {}.std(&spec(Role::Key)), 0.039528);
+        close(Scheme::Wang { numerator: 2.0 }.std(&spec(Role::MlpOut)), 0.020833);
+        close(Scheme::SpikeNoMore {}.std(&spec(Role::MlpOut)), 0.039528 / 12f64.sqrt());
+        let encoder = Scheme::TFixup { constants: TFixupConstants::Encoder };
+        close(encoder.std(&spec(Role::Value)), 0.079057 * 0.428092);
+        close(encoder.std(&spec(Role::Query)), 0.079057);
+        close(encoder.std(&spec(Role::Embedding)), 0.368894 / 16.0);
+        close(Scheme::Fixup { embedding_std: 0.02 }.std(&spec(Role::MlpIn)), 0.088388 / 12f64.sqrt());
     }
 }

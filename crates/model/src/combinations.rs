@@ -37,10 +37,10 @@ pub struct Rule {
 /// Every combination that is refused or warned of.
 pub static RULES: &[Rule] = &[
     Rule {
-        pair: "placement = \"deep_norm\" and init = \"gpt2\"",
+        pair: "placement = \"deep_norm\" and an init that counts depth (gpt2, llama_depth, wang, spike_no_more, fixup, t_fixup)",
         verdict: Verdict::Refuse,
         reason: "DeepNorm's beta is the gain of Xavier-normal weights and already sets the size of a branch by depth; \
-                 gpt2's 1/sqrt(2L) would do so a second time",
+                 such an init does so a second time",
         fix: "Leave init out, or set init = \"xavier\"",
         applies: |c| any(c, |b| b.placement == Placement::DeepNorm {}) && scheme(c).counts_depth(),
     },
@@ -52,7 +52,7 @@ pub static RULES: &[Rule] = &[
         applies: |c| any(c, |b| b.placement == Placement::DeepNorm {} && b.scale.counts_depth()),
     },
     Rule {
-        pair: "placement = \"scaled_pre_norm\" or \"sub_norm\" and init = \"gpt2\" or scale = \"depth\"",
+        pair: "placement = \"scaled_pre_norm\" or \"sub_norm\" and an init that counts depth, or scale = \"depth\"",
         verdict: Verdict::Warn,
         reason: "these placements already set the size of a branch by depth; the authors of LayerNorm Scaling say not \
                  to combine it with 1/sqrt(2L), and Sub-LN's gain is that of Xavier weights",
@@ -65,9 +65,9 @@ pub static RULES: &[Rule] = &[
         },
     },
     Rule {
-        pair: "scale = \"depth\" and init = \"gpt2\"",
+        pair: "scale = \"depth\" and an init that counts depth (gpt2, llama_depth, wang, spike_no_more, fixup, t_fixup)",
         verdict: Verdict::Refuse,
-        reason: "both divide what a branch writes by sqrt(2L), so depth is counted twice",
+        reason: "both make what a branch writes smaller by the number of blocks, so depth is counted twice",
         fix: "Set init = \"xavier\" or \"lecun\", or scale = \"one\"",
         applies: |c| any(c, |b| b.scale.counts_depth()) && scheme(c).counts_depth(),
     },
@@ -90,11 +90,50 @@ pub static RULES: &[Rule] = &[
         },
     },
     Rule {
-        pair: "zero_writers = true and a scale that starts at 0",
+        pair: "zero_writers = true, or init = \"fixup\" or \"zero\", and a scale that starts at 0",
         verdict: Verdict::Refuse,
         reason: "of two zero factors in a product neither ever gets a gradient, so the branch never writes",
-        fix: "Leave zero_writers out, or set scale = \"one\"",
-        applies: |c| c.zero_writers && any(c, |b| b.scale.starts_at_zero()),
+        fix: "Leave zero_writers out and take another init, or set scale = \"one\"",
+        applies: |c| zeroes(c) && any(c, |b| b.scale.starts_at_zero()),
+    },
+    Rule {
+        pair: "init = \"fixup\" or \"zero\" and a norm behind the branch",
+        verdict: Verdict::Refuse,
+        reason: "a norm of nothing but zeros divides by sqrt(eps): the first gradient is some hundred times too large",
+        fix: "Take another init with zero_writers = true, which starts the gain of that norm at 0",
+        applies: |c| scheme(c).zeroes_writers() && any(c, |b| b.has_norm_at(Position::AfterBranch)),
+    },
+    Rule {
+        pair: "init = \"fixup\" or \"t_fixup\" and a norm",
+        verdict: Verdict::Refuse,
+        reason: "both are ways to train without norms, and a norm undoes the sizes that they set",
+        fix: "Set placement = \"none\", and leave qk_norm, embedding_norm and final_norm out",
+        applies: |c| scheme(c).is_norm_free() && has_any_norm(c),
+    },
+    Rule {
+        pair: "init = \"mimetic\" and parametrization = \"mup\"",
+        verdict: Verdict::Refuse,
+        reason: "the sizes of attention's weights follow from a singular value decomposition, and muP's from the width",
+        fix: "Set parametrization = \"standard\"",
+        applies: |c| is_mimetic(c) && !matches!(c.parametrization, Parametrization::Standard {}),
+    },
+    Rule {
+        pair: "init = \"mimetic\" and n_kv_heads other than n_heads",
+        verdict: Verdict::Refuse,
+        reason: "it draws the product of the query and the key of each head, and the value and output of all",
+        fix: "Leave n_kv_heads out",
+        applies: |c| is_mimetic(c) && c.n_kv_heads.is_some_and(|n| n != c.n_heads),
+    },
+    Rule {
+        pair: "init = \"mimetic\" and qk_norm or position = \"rope\"",
+        verdict: Verdict::Warn,
+        reason: "it makes a token attend to what is like it, by the product of query and key; a norm between changes the \
+                 product, and a rotation all of it but at distance 0",
+        fix: "Set qk_norm = \"none\" and position = \"learned\"",
+        applies: |c| {
+            let turns = matches!(c.position, position::Position::Rope { .. });
+            is_mimetic(c) && (turns || !c.effective_qk_norm().is_none())
+        },
     },
     Rule {
         pair: "zero_writers = true and a norm behind the branch that has no gain",
@@ -177,18 +216,14 @@ pub static RULES: &[Rule] = &[
         verdict: Verdict::Refuse,
         reason: "Fixup (arXiv:1901.09321) is a way to train without norms",
         fix: "Set placement = \"none\", and leave qk_norm, embedding_norm and final_norm out",
-        applies: |c| {
-            let elsewhere = !c.qk_norm.is_none() || c.embedding_norm.is_some_and(|norm| !norm.is_none());
-            let elsewhere = elsewhere || c.final_norm == Some(true);
-            any(c, |b| b.scale.has_scalar_biases() && (b.has_norms() || elsewhere))
-        },
+        applies: |c| any(c, |b| b.scale.has_scalar_biases()) && has_any_norm(c),
     },
     Rule {
-        pair: "scale = \"fixup\" and zero_writers = false",
+        pair: "scale = \"fixup\" and an init that does not start every branch at 0",
         verdict: Verdict::Warn,
         reason: "Fixup starts every branch at 0",
-        fix: "Set zero_writers = true",
-        applies: |c| !c.zero_writers && any(c, |b| b.scale.has_scalar_biases()),
+        fix: "Set init = \"fixup\", or zero_writers = true",
+        applies: |c| !zeroes(c) && any(c, |b| b.scale.has_scalar_biases()),
     },
     Rule {
         pair: "scale = \"nfnet\" and an embedding that is not of size 1",
@@ -197,14 +232,16 @@ pub static RULES: &[Rule] = &[
                  next to nothing",
         fix: "Set embedding_norm, or an embedding_std of 0.7 (token and position add up) with tie_embeddings = false",
         applies: |c| {
-            let spec = Spec { role: Role::Embedding, fan_in: 1.0, fan_out: c.d_model as f64, layers: c.n_layers };
+            let width = c.d_model as f64;
+            let spec =
+                Spec { role: Role::Embedding, fan_in: 1.0, fan_out: width, layers: c.n_layers, layer: None, width };
             let scale = match c.embedding_scale {
                 Some(EmbeddingScale::Constant { value }) => value,
                 Some(EmbeddingScale::Learned { init }) => init.unwrap_or(1.0),
                 None => 1.0,
             };
             let is_normalized = c.embedding_norm.is_some_and(|norm| norm.divides_by_size());
-            let is_near = (0.5..=2.0).contains(&(scheme(c).std(&spec) * scale));
+            let is_near = (0.5..=2.0).contains(&(scheme(c).std(&spec).unwrap_or(1.0) * scale));
             !is_near && !is_normalized && any(c, |b| matches!(b.scale, ScaleConfig::Nfnet { .. }))
         },
     },
@@ -398,4 +435,19 @@ fn last(c: &ModelConfig) -> BranchAxes {
 /// The scheme of a resolved model.
 fn scheme(c: &ModelConfig) -> Scheme {
     c.init.unwrap_or_else(Scheme::gpt2)
+}
+
+/// Whether the weights that write the stream start at 0.
+fn zeroes(c: &ModelConfig) -> bool {
+    c.zero_writers || scheme(c).zeroes_writers()
+}
+
+fn is_mimetic(c: &ModelConfig) -> bool {
+    matches!(scheme(c), Scheme::Mimetic { .. })
+}
+
+/// Whether anything at all is normalized.
+fn has_any_norm(c: &ModelConfig) -> bool {
+    let elsewhere = !c.qk_norm.is_none() || c.embedding_norm.is_some_and(|norm| !norm.is_none());
+    elsewhere || c.final_norm == Some(true) || any(c, BranchAxes::has_norms)
 }

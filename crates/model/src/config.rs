@@ -77,8 +77,9 @@ pub struct ModelConfig {
     pub tie_embeddings: bool,
     /// Probability of zeroing, of the embedding and of what each branch writes. Default 0.
     pub dropout: f64,
-    /// Factor of the token embedding. Default 1, and `learned` where the norm of the stream is `dyt`, whose
-    /// authors' models do not train without.
+    /// Factor of the token embedding. Default 1; `learned` where the norm of the stream is `dyt`, whose
+    /// authors' models do not train without; `sqrt(d_model)` (under muP of the base model) where `init` is
+    /// `spike_no_more` or `t_fixup` and there is no `embedding_norm`.
     #[serde(deserialize_with = "shorthand::optional_number", skip_serializing_if = "Option::is_none")]
     pub embedding_scale: Option<EmbeddingScale>,
     /// Norm of the embedding, positions included. Default `none`, and `norm` with `peri_norm`, which
@@ -203,8 +204,14 @@ impl ModelConfig {
         c.parametrization = c.parametrization.resolved(Shape { width: c.d_model, head_dim });
         let asking = c.branches().find(|b| b.placement.embedding_norm()).map(|b| b.norm);
         c.embedding_norm.get_or_insert(asking.unwrap_or(NormConfig::None {}));
+        let counts_depth = c.branches().any(|b| b.placement.counts_depth() || b.scale.counts_depth());
+        let scheme = *c.init.get_or_insert(if counts_depth { Scheme::xavier() } else { Scheme::gpt2() });
+        let is_normalized = c.embedding_norm.is_some_and(|norm| !norm.is_none());
         let scale = match c.branches().any(|b| b.has_norms() && b.norm.learns_embedding_scale()) {
             true => EmbeddingScale::Learned { init: None },
+            false if scheme.scales_embedding() && !is_normalized => {
+                EmbeddingScale::Constant { value: (c.parametrization.base_width(c.d_model) as f64).sqrt() }
+            }
             false => EmbeddingScale::Constant { value: 1.0 },
         };
         c.embedding_scale = Some(c.embedding_scale.unwrap_or(scale).resolved(c.parametrization.base_width(c.d_model)));
@@ -215,8 +222,6 @@ impl ModelConfig {
         let is_closed = last[1].has_norm_at(NormPosition::OnStream) && !last[1].placement.is_dual();
         let is_open = last.iter().any(|b| b.placement != Placement::None {}) && !is_closed;
         c.final_norm.get_or_insert(is_open && !c.norm.is_none());
-        let counts_depth = c.branches().any(|b| b.placement.counts_depth() || b.scale.counts_depth());
-        c.init.get_or_insert(if counts_depth { Scheme::xavier() } else { Scheme::gpt2() });
         c.check_widths()?;
         combinations::refused(&c)?;
         Ok(c)

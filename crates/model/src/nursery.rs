@@ -6,7 +6,7 @@ use crate::table::{Birth, ParamTable, Walk};
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
-use unitgain_init::{Role, Scheme, Spec, sample};
+use unitgain_init::{Distribution, Draw, Role, Scheme, Spec};
 use unitgain_mup::Update;
 use unitgain_norms::weight::{WeightNorm, WeightNormConfig};
 use unitgain_norms::{Norm, NormConfig, NormSite};
@@ -52,28 +52,43 @@ impl<'a> Nursery<'a> {
         self.born(data, std, role, fan_in, fan_out)
     }
 
-    /// A linear layer; its bias starts at 0.
+    /// A linear layer, with the bias that the scheme has.
     pub(crate) fn linear(&mut self, path: &str, role: Role, fan_in: usize, fan_out: usize, bias: bool) -> Linear {
         let (data, std) = self.draw(&format!("{path}.weight"), role, fan_in, fan_out);
         let norm = self.weight_norm(&data, role, fan_out);
         let weight = self.born(data, std, role, fan_in, fan_out);
-        let bias = bias.then(|| self.constant(0.0, fan_out, Role::Bias));
+        let bias = bias.then(|| {
+            let start = self.scheme.bias(&self.spec(role, fan_in, fan_out));
+            let values = start.draw(self.seed, &format!("{path}.bias"), 1, fan_out);
+            let param = Param::from_data(TensorData::new(values, [fan_out]), self.device);
+            self.adopt(&param, Role::Bias);
+            param
+        });
         Linear { weight, bias, norm, multiplier: self.multiplier(role, fan_in, fan_out) }
     }
 
-    /// The numbers of a matrix and the standard deviation they were drawn with.
+    /// The numbers of a matrix and the root of their mean square, as the distribution has it where there is one.
     fn draw(&self, path: &str, role: Role, fan_in: usize, fan_out: usize) -> (Vec<f32>, f64) {
         let spec = self.spec(role, fan_in, fan_out);
         let parametrization = self.config.parametrization;
         let factors = parametrization.factors(&spec, self.config.shape(), Update::Normalized);
-        let std = self.scheme.std(&parametrization.base(&spec, self.config.d_model)) * factors.init * self.gain(role);
-        let std = match self.starts_at_zero(role) {
-            Some(Zero::Weight) => 0.0,
+        let base = parametrization.base(&spec, self.config.d_model);
+        let draw = self.scheme.draw(&base);
+        // A matrix whose size follows from its own shape has shrunk with the width already.
+        let shrunk = if draw.has_own_size() { (spec.fan_in / base.fan_in).sqrt() } else { 1.0 };
+        let draw = match self.starts_at_zero(role) {
+            Some(Zero::Weight) => Draw::Entries(Distribution::Constant(0.0)),
             // Its size is divided out, so far as it is large against eps.
-            _ if self.standardized(role) => (fan_in as f64).powf(-0.5),
-            _ => std,
+            _ if self.standardized(role) => Draw::Entries(Distribution::Normal { std: (fan_in as f64).powf(-0.5) }),
+            _ => draw.scaled(factors.init * self.gain(role) * shrunk),
         };
-        (sample::normal(self.seed, path, fan_in * fan_out, std), std)
+        let values = draw.matrix(self.seed, path, fan_in, fan_out, self.config.n_heads);
+        let square = |x: &f32| f64::from(*x) * f64::from(*x);
+        let rms = match draw {
+            Draw::Entries(distribution) => distribution.rms(fan_in as f64),
+            _ => (values.iter().map(square).sum::<f64>() / values.len() as f64).sqrt(),
+        };
+        (values, rms)
     }
 
     fn born(&mut self, data: Vec<f32>, std: f64, role: Role, fan_in: usize, fan_out: usize) -> Param<Tensor<2>> {
@@ -187,16 +202,24 @@ impl<'a> Nursery<'a> {
 
     /// Notes the role of those parameters of `module` that have none yet; they start as constants.
     fn adopt<M: Module>(&mut self, module: &M, role: Role) {
-        let (block, layers) = (self.block, self.config.n_layers);
+        let (block, layers, width) = (self.block, self.config.n_layers, self.config.d_model as f64);
         let births = &mut self.births;
         module.visit(&mut Walk::new(|_: &str, id: ParamId, shape: Vec<usize>| {
-            let spec = Spec { role, fan_in: 1.0, fan_out: shape.iter().product::<usize>() as f64, layers };
+            let fan_out = shape.iter().product::<usize>() as f64;
+            let spec = Spec { role, fan_in: 1.0, fan_out, layers, layer: block, width };
             births.entry(id).or_insert(Birth { spec, block, init_std: 0.0 });
         }));
     }
 
     fn spec(&self, role: Role, fan_in: usize, fan_out: usize) -> Spec {
-        Spec { role, fan_in: fan_in as f64, fan_out: fan_out as f64, layers: self.config.n_layers }
+        Spec {
+            role,
+            fan_in: fan_in as f64,
+            fan_out: fan_out as f64,
+            layers: self.config.n_layers,
+            layer: self.block,
+            width: self.config.d_model as f64,
+        }
     }
 
     /// The gain that the placement of the branch asks for.

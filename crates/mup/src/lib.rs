@@ -148,9 +148,11 @@ impl Parametrization {
             Self::Mup { base_width, .. } => fan * base_width as f64 / width as f64,
         };
         match spec.role {
-            Role::Embedding => Spec { fan_out: shrink(spec.fan_out), ..*spec },
-            Role::Head => Spec { fan_in: shrink(spec.fan_in), ..*spec },
-            _ => Spec { fan_in: shrink(spec.fan_in), fan_out: shrink(spec.fan_out), ..*spec },
+            Role::Embedding => Spec { fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
+            Role::Head => Spec { fan_in: shrink(spec.fan_in), width: shrink(spec.width), ..*spec },
+            _ => {
+                Spec { fan_in: shrink(spec.fan_in), fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec }
+            }
         }
     }
 
@@ -179,7 +181,7 @@ mod tests {
     const MUP: Parametrization = Parametrization::Mup { base_width: 64, base_head_dim: None };
 
     fn spec(role: Role, fan_in: u32, fan_out: u32) -> Spec {
-        Spec { role, fan_in: fan_in.into(), fan_out: fan_out.into(), layers: 2 }
+        Spec { role, fan_in: fan_in.into(), fan_out: fan_out.into(), layers: 2, layer: None, width: 64.0 }
     }
 
     #[test]
@@ -235,8 +237,9 @@ mod tests {
 
     #[test]
     fn the_base_spec_keeps_the_vocabulary() {
-        assert_eq!(MUP.base(&spec(Role::Head, 256, 100), 256), spec(Role::Head, 64, 100));
-        assert_eq!(MUP.base(&spec(Role::Embedding, 100, 256), 256), spec(Role::Embedding, 100, 64));
-        assert_eq!(MUP.base(&spec(Role::MlpIn, 256, 1024), 256), spec(Role::MlpIn, 64, 256));
+        let wide = |role, fan_in, fan_out| Spec { width: 256.0, ..spec(role, fan_in, fan_out) };
+        assert_eq!(MUP.base(&wide(Role::Head, 256, 100), 256), spec(Role::Head, 64, 100));
+        assert_eq!(MUP.base(&wide(Role::Embedding, 100, 256), 256), spec(Role::Embedding, 100, 64));
+        assert_eq!(MUP.base(&wide(Role::MlpIn, 256, 1024), 256), spec(Role::MlpIn, 64, 256));
     }
 }

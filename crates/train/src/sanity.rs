@@ -247,9 +247,10 @@ pub fn last_over_first(
 fn second_moments(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     let n = sizes.fan;
     let x = draw(seed, "sanity/rows", [sizes.fan_rows, n], device);
-    let spec = Spec { role: Role::MlpIn, fan_in: n as f64, fan_out: n as f64, layers: 1 };
+    let n_f64 = n as f64;
+    let spec = Spec { role: Role::MlpIn, fan_in: n_f64, fan_out: n_f64, layers: 1, layer: None, width: n_f64 };
     let behind = |scheme: Scheme| {
-        let w = draw(seed, "sanity/weight", [n, n], device) * scheme.std(&spec);
+        let w = draw(seed, "sanity/weight", [n, n], device) * scheme.std(&spec).unwrap_or(f64::NAN);
         activation::relu(x.clone().matmul(w))
     };
     let kaiming = behind(Scheme::kaiming());
