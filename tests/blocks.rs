@@ -4,7 +4,9 @@ use crate::common::golden::{Array, Case, Names, connection, numbers, walk};
 use crate::common::{parameter_gradients, test_device};
 use burn::tensor::{Tensor, TensorData};
 use std::collections::HashMap;
-use unitgain_model::{Activation, ModelConfig, Placement, Point, Position, ScaleConfig};
+use unitgain_model::{
+    Activation, ModelConfig, Observe, ParamTable, Placement, Point, Position, Probe, ScaleConfig, Transformer,
+};
 use unitgain_train::checkpoint::{assign, weights};
 
 #[test]
@@ -24,7 +26,16 @@ fn stacks_match_the_reference_forward_and_backward() {
     });
 }
 
-fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, scale: ScaleConfig) {
+pub(crate) struct Built {
+    model: Transformer,
+    table: ParamTable,
+    names: Names,
+    /// Blocks before those of the case.
+    before: usize,
+}
+
+/// The model of a case with its weights, and what it was built of.
+fn built(case: &Case, placement: Placement, mlp_placement: Option<Placement>, scale: ScaleConfig) -> Built {
     let n = |key| case.size(key);
     // A case may be the l-th block of a deeper stack: the blocks before it then write nothing.
     let before = case.setting("l")[0].as_u64().map_or(0, |l| l as usize - 1);
@@ -72,19 +83,32 @@ fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, sc
         |path: &&String| *path != "embedding" && (0..before).all(|l| !path.starts_with(&format!("blocks.{l}.")));
     assert_eq!(given.len(), values.keys().filter(is_own).count(), "{}: parameters", case.name);
     values.extend(given);
-    let model = assign(model, &values).unwrap();
+    Built { model: assign(model, &values).unwrap(), table, names, before }
+}
 
-    let stream = |name: &str| {
-        let array = case.array(name);
-        Tensor::<3>::from_data(TensorData::new(array.f32(), [array.shape[0], array.shape[1], array.shape[2]]), &device)
-    };
-    let x = stream("x").require_grad();
+/// The stream of a case `x`, `[batch, time, width]`.
+fn input(case: &Case, name: &str) -> Tensor<3> {
+    let array = case.array(name);
+    let shape = [array.shape[0], array.shape[1], array.shape[2]];
+    Tensor::from_data(TensorData::new(array.f32(), shape), &test_device().autodiff())
+}
+
+/// Shows the pass of a case with one placement.
+pub(crate) fn show(case: &Case, placement: Placement, probe: &dyn Probe) {
+    let Built { model, .. } = built(case, placement, None, ScaleConfig::One {});
+    model.forward_stream(input(case, "x"), probe);
+}
+
+fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, scale: ScaleConfig) {
+    let Built { model, table, names, before } = built(case, placement, mlp_placement, scale);
+    let x = input(case, "x").require_grad();
     let mut rms = Vec::new();
-    let y = model.forward_stream(x.clone(), &mut |point, x| {
+    let mut note = |point, x: &Tensor<2>| {
         if matches!(point, Point::Block(l) if l >= before) {
             rms.push(f64::from(x.clone().square().mean().sqrt().into_scalar::<f32>()));
         }
-    });
+    };
+    let y = model.forward_stream(x.clone(), &Observe::new(&mut note));
     let host = |x: Tensor<1>| -> Vec<f64> { x.into_data().iter::<f32>().map(f64::from).collect() };
     case.close("y", "y", &host(y.clone().flatten(0, 2)), &case.array("y").values);
     let per_block = numbers(&case.json["expected"]["rms_of_stream_after_each_sublayer"]);
@@ -93,7 +117,7 @@ fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, sc
     let per_block: Vec<f64> = per_block.chunks(writes).map(|pair| pair[pair.len() - 1]).collect();
     case.close("rms_of_stream_after_each_sublayer", "stream rms", &rms, &per_block);
 
-    let loss = (y * stream("cot")).sum();
+    let loss = (y * input(case, "cot")).sum();
     case.close("loss", "loss", &host(loss.clone().inner()), &[case.json["expected"]["loss"].as_f64().unwrap()]);
     let gradients = loss.backward();
     let of_x = host(x.grad(&gradients).unwrap().flatten(0, 2));

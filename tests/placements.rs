@@ -4,8 +4,8 @@
 use crate::common::{draw, host, max_difference, shaken, values};
 use burn::tensor::{Device, Tensor, TensorData};
 use unitgain_model::{
-    Activation, AttentionScale, EmbeddingScale, ModelConfig, ModelError, NormConfig, Placement, Position, QkNormOver,
-    ScaleConfig, WeightNormConfig,
+    Activation, AttentionScale, EmbeddingScale, ModelConfig, ModelError, NormConfig, Observe, Placement, Position,
+    QkNormOver, ScaleConfig, WeightNormConfig,
 };
 use unitgain_norms::NormSite;
 use unitgain_norms::weight::Flavour;
@@ -101,7 +101,7 @@ fn block(placement: Placement, scale: ScaleConfig, device: &Device) -> impl Fn(T
     move |x| {
         let stream = Stream::new(x, 1, placement.is_dual());
         let stream = match placement.is_parallel() {
-            true => attention.forward_parallel(stream, &f, &mlp, &g),
+            true => attention.forward_parallel(stream, &f, &mlp, &g, &|_, y| y),
             false => mlp.forward(attention.forward(stream, &f), &g),
         };
         stream.close(&last)
@@ -265,7 +265,8 @@ fn with_zero_writers_a_block_is_what_its_placement_makes_of_nothing() {
             };
             let (model, _) = config.build(1, &device).unwrap();
             let mut stream = Vec::new();
-            model.forward_stream(x.clone().unsqueeze(), &mut |_, x| stream.push(host(x.clone())));
+            let mut note = |_, x: &Tensor<2>| stream.push(host(x.clone()));
+            model.forward_stream(x.clone().unsqueeze(), &Observe::new(&mut note));
             let start = Tensor::from_data(TensorData::new(stream[0].clone(), [8, 16]), &device);
             let mut nothing = Stream::new(start, 1, placement.is_dual());
             for layer in 0..2 {

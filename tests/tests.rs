@@ -3,10 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod blocks;
+mod calibrate;
 mod combinations;
 mod common;
 mod devices;
 mod examples;
+mod golden_extras;
+mod golden_init;
 mod golden_norms;
 mod model;
 mod norms;

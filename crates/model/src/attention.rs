@@ -1,3 +1,4 @@
+use crate::block::Pass;
 use crate::fused;
 use crate::linear::{Linear, ScalarBiases};
 use crate::position::Rotary;
@@ -64,18 +65,19 @@ impl Attention {
         &self,
         x: Tensor<2>,
         batch: usize,
-        start: usize,
+        pass: Pass<'_>,
         cache: Option<&mut Option<KeysValues>>,
     ) -> Tensor<2> {
+        let Pass { start, layer, probe, .. } = pass;
         let rows = x.dims()[0];
         let x = self.biases.add(0, x);
         let turn = |y: Tensor<4>| match &self.rotary {
             Some(rotary) => rotary.forward(y, start),
             None => y,
         };
-        let q = turn(self.qk_norm.query(self.query.forward(x.clone()), batch, self.heads));
-        let k = turn(self.qk_norm.key(self.key.forward(x.clone()), batch, self.kv_heads));
-        let v = self.value_norm.forward(heads(self.value.forward(x), batch, self.kv_heads));
+        let q = turn(self.qk_norm.query(self.query.forward(x.clone(), probe), batch, self.heads));
+        let k = turn(self.qk_norm.key(self.key.forward(x.clone(), probe), batch, self.kv_heads));
+        let v = self.value_norm.forward(heads(self.value.forward(x, probe), batch, self.kv_heads));
         let (k, v) = match cache {
             Some(cache) => {
                 let (k, v) = match cache.take() {
@@ -86,6 +88,7 @@ impl Attention {
             }
             None => (k, v),
         };
+        probe.attention(layer, &q, &k, self.qk_norm.scale());
         let y = self.attend(q, k, v);
         let y = match &self.head_scale {
             Some(scale) => {
@@ -96,7 +99,7 @@ impl Attention {
         };
         let width = self.heads * y.dims()[3];
         let y = self.inner_norm.forward_rows(y.reshape([rows, width]), batch);
-        self.out.forward(self.biases.add(1, y))
+        self.out.forward(self.biases.add(1, y), probe)
     }
 
     /// `softmax(scale q k^T) v` of `[batch, time, heads, head_dim]`, in the same layout. Queries are the last of

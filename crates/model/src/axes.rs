@@ -92,7 +92,7 @@ impl ModelConfig {
 
     /// Every placement as it is written in the configuration, before it is looked up for a block, with the
     /// blocks it is written for.
-    pub(crate) fn placements(&self) -> impl Iterator<Item = (Placement, Range<usize>)> {
+    pub fn placements(&self) -> impl Iterator<Item = (Placement, Range<usize>)> {
         let all = [self.placement].into_iter().chain(self.mlp_placement).map(|p| (p, 0..self.n_layers));
         let of = |block: &BlockConfig| {
             let range = block.range[0]..block.range[1];

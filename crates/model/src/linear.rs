@@ -1,6 +1,7 @@
 use crate::fused;
 use crate::mlp::Activation;
 use crate::precision::like;
+use crate::probe::Probe;
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, module};
 use unitgain_norms::weight::WeightNorm;
@@ -18,14 +19,22 @@ pub(crate) struct Linear {
 
 impl Linear {
     /// `x` is `[rows, fan_in]`.
-    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        self.forward_with(x, None)
+    pub(crate) fn forward(&self, x: Tensor<2>, probe: &dyn Probe) -> Tensor<2> {
+        self.forward_with(x, None, probe)
     }
 
     /// `phi(y)`.
-    pub(crate) fn forward_with(&self, x: Tensor<2>, activation: Option<Activation>) -> Tensor<2> {
+    pub(crate) fn forward_with(&self, x: Tensor<2>, activation: Option<Activation>, probe: &dyn Probe) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
-        linear(scaled(x, self.multiplier), self.norm.forward(self.weight.val()), bias, activation)
+        let (x, w) = (scaled(x, self.multiplier), self.norm.forward(self.weight.val()));
+        if !probe.sees_layers() {
+            return linear(x, w, bias, activation);
+        }
+        let y = probe.linear(self.weight.id, linear(x, w, bias, None));
+        match activation {
+            Some(activation) => activation.forward(y),
+            None => y,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 use crate::fused;
 use crate::linear::{Linear, ScalarBiases};
+use crate::probe::Probe;
 use burn::module::Module;
 use burn::tensor::{Tensor, activation};
 use serde::{Deserialize, Serialize};
@@ -101,17 +102,17 @@ pub(crate) struct Mlp {
 
 impl Mlp {
     /// `x` is `[rows, width]`, the rows those of `sequences` sequences.
-    pub(crate) fn forward(&self, x: Tensor<2>, sequences: usize) -> Tensor<2> {
+    pub(crate) fn forward(&self, x: Tensor<2>, sequences: usize, probe: &dyn Probe) -> Tensor<2> {
         let x = self.biases.add(0, x);
         let hidden = match &self.gate {
             Some(gate) => {
-                let gate = self.biases.add(1, gate.forward(x.clone()));
-                self.activation.gate(gate, self.up.forward(x))
+                let gate = self.biases.add(1, gate.forward(x.clone(), probe));
+                self.activation.gate(gate, self.up.forward(x, probe))
             }
-            None if self.biases.values.is_empty() => self.up.forward_with(x, Some(self.activation)),
-            None => self.activation.forward(self.biases.add(1, self.up.forward(x))),
+            None if self.biases.values.is_empty() => self.up.forward_with(x, Some(self.activation), probe),
+            None => self.activation.forward(self.biases.add(1, self.up.forward(x, probe))),
         };
         let hidden = self.inner_norm.forward_rows(hidden, sequences);
-        self.down.forward(self.biases.add(2, hidden))
+        self.down.forward(self.biases.add(2, hidden), probe)
     }
 }

@@ -1,6 +1,6 @@
 use crate::attention::{Attention, Cache};
 use crate::axes::BranchAxes;
-use crate::block::Block;
+use crate::block::{Block, Pass};
 use crate::config::{ModelConfig, ModelError, value};
 use crate::embedding::EmbeddingScale;
 use crate::linear::{Linear, ScalarBiases, linear, scaled};
@@ -8,6 +8,7 @@ use crate::mlp::Mlp;
 use crate::nursery::Nursery;
 use crate::position::{Position, Rotary, sinusoids};
 use crate::precision::Precision;
+use crate::probe::{Observe, Probe};
 use crate::qk_norm::{AttentionScale, QkNorm};
 use crate::table::ParamTable;
 use burn::module::{Module, Param};
@@ -53,6 +54,8 @@ pub enum Point {
     Block(usize),
     /// What the head reads.
     FinalNorm,
+    /// What it writes, `[batch * time, vocabulary]`, f32 and before the soft-cap.
+    Logits,
 }
 
 impl ModelConfig {
@@ -196,27 +199,31 @@ impl Transformer {
     ///
     /// On an autodiff model dropout is on; on `model.valid()` it is off and no graph is kept.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        self.run(tokens, None, &mut |_, _| ())
+        self.run(tokens, None, &())
     }
 
     /// [`Transformer::forward`], showing the stream, `[batch * time, width]`, at every [`Point`].
     pub fn forward_observed(&self, tokens: Tensor<2, Int>, observe: &mut dyn FnMut(Point, &Tensor<2>)) -> Tensor<3> {
-        self.run(tokens, None, observe)
+        self.run(tokens, None, &Observe::new(observe))
+    }
+
+    /// [`Transformer::forward`], seen from inside.
+    pub fn forward_probed(&self, tokens: Tensor<2, Int>, probe: &dyn Probe) -> Tensor<3> {
+        self.run(tokens, None, probe)
     }
 
     /// [`Transformer::forward`] for tokens that follow those in `cache`, which grows by them. Together
     /// they must not be more than the context.
     pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut Cache) -> Tensor<3> {
-        self.run(tokens, Some(cache), &mut |_, _| ())
+        self.run(tokens, Some(cache), &())
     }
 
     /// The stack without embedding and head: the norm of the embedding where there is one, the blocks and
-    /// the final norm, on a stream `x`, `[batch, time, width]`. It shows the stream as
-    /// [`Transformer::forward_observed`] does.
-    pub fn forward_stream(&self, x: Tensor<3>, observe: &mut dyn FnMut(Point, &Tensor<2>)) -> Tensor<3> {
+    /// the final norm, on a stream `x`, `[batch, time, width]`, seen from inside.
+    pub fn forward_stream(&self, x: Tensor<3>, probe: &dyn Probe) -> Tensor<3> {
         let [batch, time, width] = x.dims();
         let x = self.embedding_norm.forward_rows(x.reshape([batch * time, width]), batch);
-        self.stream(x, batch, 0, None, observe).reshape([batch, time, width])
+        self.stream(x, batch, 0, None, probe).reshape([batch, time, width])
     }
 
     /// The same weights, computed with in another precision.
@@ -229,12 +236,7 @@ impl Transformer {
         self.head_multiplier
     }
 
-    fn run(
-        &self,
-        tokens: Tensor<2, Int>,
-        mut cache: Option<&mut Cache>,
-        observe: &mut dyn FnMut(Point, &Tensor<2>),
-    ) -> Tensor<3> {
+    fn run(&self, tokens: Tensor<2, Int>, mut cache: Option<&mut Cache>, probe: &dyn Probe) -> Tensor<3> {
         let [batch, time] = tokens.dims();
         let start = cache.as_ref().map_or(0, |cache| cache.length);
         if let Some(cache) = cache.as_deref_mut() {
@@ -244,12 +246,12 @@ impl Transformer {
 
         let x = self.embedding_norm.forward_rows(self.embed(tokens, start), batch);
         let x = self.dropout.forward(x);
-        let x = self.precision.enter(self.stream(x, batch, start, cache, observe));
+        let x = self.precision.enter(self.stream(x, batch, start, cache, probe));
         let logits = match &self.head {
-            Some(head) => head.forward(x),
+            Some(head) => head.forward(x, probe),
             None => linear(scaled(x, self.head_multiplier), self.embedding.val().transpose(), None, None),
         };
-        let logits = self.precision.leave(logits);
+        let logits = probe.stream(Point::Logits, self.precision.leave(logits));
         let logits =
             if self.logit_softcap > 0.0 { (logits / self.logit_softcap).tanh() * self.logit_softcap } else { logits };
         let vocab = logits.dims()[1];
@@ -263,18 +265,17 @@ impl Transformer {
         batch: usize,
         start: usize,
         mut cache: Option<&mut Cache>,
-        observe: &mut dyn FnMut(Point, &Tensor<2>),
+        probe: &dyn Probe,
     ) -> Tensor<2> {
-        observe(Point::Embedding, &x);
+        let x = probe.stream(Point::Embedding, x);
         let mut stream = Stream::new(x, batch, self.dual);
         for (i, block) in self.blocks.iter().enumerate() {
             let cache = cache.as_deref_mut().map(|cache| &mut cache.blocks[i]);
-            stream = block.forward(stream, start, cache, self.precision);
-            observe(Point::Block(i), &stream.x);
+            let pass = Pass { start, layer: i, precision: self.precision, probe };
+            stream = block.forward(stream, pass, cache);
+            stream.x = probe.stream(Point::Block(i), stream.x);
         }
-        let x = stream.close(&self.final_norm);
-        observe(Point::FinalNorm, &x);
-        x
+        probe.stream(Point::FinalNorm, stream.close(&self.final_norm))
     }
 
     /// Token and position embedding, `[batch * time, width]`.

@@ -133,9 +133,19 @@ impl Residual {
 
     /// Joins `branch` to the stream.
     pub fn forward(&self, stream: Stream, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Stream {
+        self.forward_seen(stream, branch, &|_, y| y)
+    }
+
+    /// [`Residual::forward`], with what `seen` makes of the branch, its scale included, in the place of it.
+    pub fn forward_seen(
+        &self,
+        stream: Stream,
+        branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
+        seen: &dyn Fn(Branch, Tensor<2>) -> Tensor<2>,
+    ) -> Stream {
         let Stream { x, mut dual, sequences } = stream;
         let parts = Parts {
-            f: |x| self.scaled(x, branch),
+            f: |x| seen(self.branch, self.scaled(x, branch)),
             n: |x| self.norms[0].forward_rows(x, sequences),
             m: |x| self.norms[1].forward_rows(x, sequences),
             omega: |x| match &self.omega {
@@ -148,16 +158,18 @@ impl Residual {
         Stream { x, dual, sequences }
     }
 
-    /// Joins two branches that read the stream side by side: this one's, and that of `other`.
+    /// Joins two branches that read the stream side by side: this one's, and that of `other`; `seen` as in
+    /// [`Residual::forward_seen`].
     pub fn forward_parallel(
         &self,
         stream: Stream,
         branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
         other: &Self,
         other_branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
+        seen: &dyn Fn(Branch, Tensor<2>) -> Tensor<2>,
     ) -> Stream {
-        let f = |x| self.scaled(x, branch);
-        let g = |x| other.scaled(x, other_branch);
+        let f = |x| seen(self.branch, self.scaled(x, branch));
+        let g = |x| seen(other.branch, other.scaled(x, other_branch));
         let n = |x| self.norms[0].forward_rows(x, stream.sequences);
         let m = |x| match other.norms.first() {
             Some(norm) => norm.forward_rows(x, stream.sequences),

@@ -34,7 +34,7 @@ pub(crate) fn check_free(folder: &Path, start: Start) -> Result<(), Error> {
 pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
     let checkpoints = folder.join("checkpoints");
     files::remove_partial(folder)?;
-    let mut own: Vec<PathBuf> = ["config.toml", "metrics.jsonl"].map(|file| folder.join(file)).to_vec();
+    let mut own: Vec<PathBuf> = ["config.toml", "metrics.jsonl", "init.json"].map(|file| folder.join(file)).to_vec();
     if checkpoints.is_dir() {
         files::remove_partial(&checkpoints)?;
         own.extend(checkpoint::list(&checkpoints)?);

@@ -9,6 +9,7 @@
 //! [`Event`]s to its caller and uses `tracing`.
 
 pub mod bench;
+pub mod calibrate;
 pub mod checkpoint;
 pub mod clip;
 pub mod config;
@@ -29,6 +30,7 @@ pub mod schedule;
 pub mod self_test;
 mod step;
 
+pub use calibrate::{Calibrate, Measured, calibrate};
 pub use clip::ClipConfig;
 pub use config::RunConfig;
 pub use data::{Batch, DataConfig, Split, Task};

@@ -2,7 +2,7 @@ use crate::checkpoint::{self, Checkpoint, Position};
 use crate::files::{self, write_atomically};
 use crate::metrics::{At, FORMAT, Seconds, Status, peak_memory};
 use crate::step::{HostRow, Row, read_rows};
-use crate::{Error, Record, RunConfig, Split, Summary, Task, Trainer, device, folder as on_disk};
+use crate::{Error, Measured, Record, RunConfig, Split, Summary, Task, Trainer, calibrate, device, folder as on_disk};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,10 @@ pub enum Event<'a> {
         /// Steps that an earlier process made.
         step: usize,
     },
+    /// A calibration made a step, of so many.
+    Calibrating(usize, usize),
+    /// A calibration has ended: what it is about, before and after it.
+    Calibrated(&'a [Measured]),
     /// A step was made.
     Step(usize),
     /// A record was written.
@@ -56,7 +60,7 @@ pub fn train(
     on_event: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<Summary, Error> {
     let mut run = || {
-        let mut run = || Run::open(config, folder, start)?.go(on_event);
+        let mut run = || Run::open(config, folder, start, on_event)?.go(on_event);
         if config.train.fused { run() } else { composed(run) }
     };
     if device::is_host(&config.backend) {
@@ -87,7 +91,12 @@ struct Run {
 }
 
 impl Run {
-    fn open(config: &RunConfig, folder: &Path, start: Start) -> Result<Self, Error> {
+    fn open(
+        config: &RunConfig,
+        folder: &Path,
+        start: Start,
+        on_event: &mut (dyn FnMut(Event<'_>) + Send),
+    ) -> Result<Self, Error> {
         let mut config = config.clone();
         if start == Start::Resume {
             // A resolved configuration pins the vocabulary; that of the checkpoint is compared below.
@@ -115,9 +124,15 @@ impl Run {
             tokenizer: task.tokenizer(),
         };
         let lock;
+        let mut measured = Vec::new();
         match start {
             Start::New | Start::Replace => {
                 on_disk::check_free(folder, start)?;
+                let mut progress = |step, of| on_event(Event::Calibrating(step, of));
+                (trainer, measured) = calibrate(trainer, &config, &task, &mut progress)?;
+                if !measured.is_empty() {
+                    on_event(Event::Calibrated(&measured));
+                }
                 fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
                 lock = files::lock(folder)?;
                 on_disk::clear(folder)?;
@@ -136,6 +151,11 @@ impl Run {
         let checkpoints = folder.join("checkpoints");
         fs::create_dir_all(&checkpoints).map_err(Error::io("create", &checkpoints))?;
         write_atomically(&folder.join("config.toml"), config.to_toml().as_bytes())?;
+        if !measured.is_empty() {
+            let text = serde_json::to_string_pretty(&measured)
+                .unwrap_or_else(|e| unreachable!("what was measured is always valid JSON: {e}"));
+            write_atomically(&folder.join("init.json"), format!("{text}\n").as_bytes())?;
+        }
         let path = folder.join("metrics.jsonl");
         let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("open", &path))?;
         let earlier = on_disk::read_summary(folder);

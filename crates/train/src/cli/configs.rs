@@ -4,7 +4,7 @@ use unitgain_model::{
     Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme, WeightNormConfig,
 };
 use unitgain_train::data::TASKS;
-use unitgain_train::{ClipConfig, OptimizerConfig, ScheduleConfig};
+use unitgain_train::{Calibrate, ClipConfig, OptimizerConfig, ScheduleConfig};
 
 /// List every variant of every axis with its formula and source
 #[derive(clap::Args)]
@@ -19,12 +19,13 @@ type About = (&'static str, &'static str, &'static str);
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
-        let axes: [(&str, &str, Vec<About>); 12] = [
+        let axes: [(&str, &str, Vec<About>); 13] = [
             ("norm", "model.norm", NormConfig::all().iter().map(NormConfig::about).collect()),
             ("weight_norm", "model.weight_norm", WeightNormConfig::ALL.map(WeightNormConfig::about).to_vec()),
             ("placement", "model.placement", Placement::ALL.map(Placement::about).to_vec()),
             ("scale", "model.scale", ScaleConfig::ALL.map(ScaleConfig::about).to_vec()),
             ("init", "model.init", Scheme::all().into_iter().map(Scheme::about).collect()),
+            ("calibrate", "init.calibrate", Calibrate::ALL.map(Calibrate::about).to_vec()),
             ("parametrization", "model.parametrization", Parametrization::ALL.map(Parametrization::about).to_vec()),
             ("activation", "model.activation", Activation::ALL.map(Activation::about).to_vec()),
             ("position", "model.position", Position::all().into_iter().map(Position::about).collect()),

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
 use unitgain_train::metrics::Status;
-use unitgain_train::{Event, Record, Start, Summary, train};
+use unitgain_train::{Event, Measured, Record, Start, Summary, train};
 
 /// Train a model from a TOML file into a run folder
 #[derive(clap::Args)]
@@ -95,6 +95,21 @@ impl View {
                     // Time left is that of this process's steps.
                     bar.reset_eta();
                     self.bar = Some(bar);
+                }
+            }
+            Event::Calibrating(step, of) => {
+                let bar = self.bar.get_or_insert_with(|| match self.is_terminal {
+                    true => ProgressBar::new(*of as u64).with_message("calibrating,"),
+                    false => ProgressBar::hidden(),
+                });
+                bar.set_position(*step as u64);
+            }
+            Event::Calibrated(measured) => {
+                if let Some(bar) = self.bar.take() {
+                    bar.finish_and_clear();
+                }
+                for Measured { what, before, after } in *measured {
+                    self.line(&format!("calibrated: {what} {before:.4} to {after:.4}"));
                 }
             }
             Event::Step(step) => {

@@ -3,7 +3,7 @@
 mod explain;
 mod set;
 
-use crate::{ClipConfig, DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, device, metrics};
+use crate::{Calibrate, ClipConfig, DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, device, metrics};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::{Table, Value};
@@ -20,6 +20,8 @@ pub struct RunConfig {
     pub backend: String,
     /// Length and size of the run.
     pub train: TrainConfig,
+    /// What happens to the drawn weights before the first step.
+    pub init: InitConfig,
     /// The model.
     pub model: ModelConfig,
     /// The data. Default `markov`.
@@ -61,6 +63,15 @@ pub struct TrainConfig {
     /// `f32`, or `bf16` for the matrix products and activations of the branches and the head; weights, stream,
     /// norms, softmax and loss stay f32. Default `f32`.
     pub precision: Precision,
+}
+
+/// What happens to the drawn weights before the first step. How they are drawn is the model's `init`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InitConfig {
+    /// A data-driven init. Default none.
+    #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
+    pub calibrate: Option<Calibrate>,
 }
 
 /// Records.
@@ -109,6 +120,7 @@ impl Default for RunConfig {
             seed: 1,
             backend: "flex".into(),
             train: TrainConfig::default(),
+            init: InitConfig::default(),
             model: ModelConfig::default(),
             data: DataConfig::default(),
             optimizer: OptimizerConfig::default(),
@@ -281,6 +293,9 @@ impl RunConfig {
             return Err(Error::config(key, "0 must be at least 1"));
         }
         let below = |section: &str, (key, problem): (&str, String)| Error::config(&format!("{section}.{key}"), problem);
+        if let Some(calibrate) = self.init.calibrate {
+            calibrate.check(&self.model).map_err(|e| below("init.calibrate", e))?;
+        }
         self.train.clip.check().map_err(|e| below("train.clip", e))?;
         self.optimizer.check().map_err(|e| below("optimizer", e))?;
         self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))

@@ -1,0 +1,278 @@
+//! Data-driven init: before step 0 the drawn weights are measured on batches of the run's own data and changed.
+//!
+//! All of them only rescale or shift what the scheme drew. Batches are those of step 0, which training does not see.
+
+mod gradients;
+mod layers;
+
+use crate::checkpoint::{assign, weights};
+use crate::{Batch, Error, Gradients, RunConfig, Split, Task, Trainer};
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use unitgain_model::{ModelConfig, Placement, Transformer, WeightNormConfig, cross_entropy};
+
+pub use gradients::{Objective, grad_init_slopes, gradient_norm, gradient_quotient};
+pub use layers::{admin_omegas, between, centred, lsuv_factor};
+
+/// What is done to the weights before the first step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Calibrate {
+    /// LSUV (arXiv:1511.06422): in the order of execution each weight of a linear layer is divided by the standard
+    /// deviation of the layer's output, until its variance is 1. The paper starts from `init = "orthogonal"`. A layer
+    /// that writes nothing is left alone. Cost: a forward pass and another to see that it holds.
+    Lsuv {
+        /// Largest distance of a variance from 1. Default 0.1, the paper's.
+        #[serde(default = "default_tolerance")]
+        tolerance: f64,
+        /// Most passes. Default 10.
+        #[serde(default = "default_passes")]
+        passes: usize,
+    },
+    /// Data-dependent init (arXiv:1511.06856): in the order of execution each output of a linear layer gets mean 0 and
+    /// variance 1 over the batch, by its column of the weight and its bias. Then the two weights of a pair between which
+    /// nothing changes when one is multiplied by r and the other by 1/r (query and key, value and output, up and down
+    /// around ReLU or a gate) are brought to the same ratio of gradient to weight. Needs `bias = true`. Cost: a forward
+    /// pass, and a backward pass for the second stage.
+    DataDependent {
+        /// Whether the second stage is made. Default true.
+        #[serde(default = "yes")]
+        between: bool,
+    },
+    /// Admin's profiling (arXiv:2004.08249, section 4.2): `omega_i = sqrt(Var x_0 + sum_(j<i) Var f_j)` from one forward
+    /// pass with omega = 1. Needs `placement = "admin"`.
+    Admin {},
+    /// MetaInit (Dauphin and Schoenholz 2019): the lengths of the matrices are moved down the slope of the gradient
+    /// quotient, the mean of `|H g / g|`, by the sign of its derivative. burn has first derivatives only: H g is a central
+    /// difference of two gradients and each derivative a difference of two quotients, so that a step costs
+    /// 3 (matrices + 1) gradients.
+    MetaInit {
+        /// Default 20; the paper has 500, at a cost of 2 gradients of a gradient each.
+        #[serde(default = "default_meta_steps")]
+        steps: usize,
+        /// Of the lengths, as a part of the first length. Default 0.02.
+        #[serde(default = "default_meta_lr")]
+        lr: f64,
+        /// Default 0.9.
+        #[serde(default = "default_momentum")]
+        momentum: f64,
+    },
+    /// GradInit (arXiv:2102.08098): a factor for each matrix, by Adam: while the gradient is longer than `gamma` down the
+    /// slope of its length, else down the slope of the loss after one step of the optimizer, on a batch half of which is
+    /// new. The derivatives are those of the paper, with `H v` a central difference of two gradients: a step costs 4
+    /// gradients at most.
+    GradInit {
+        /// Default 100; the paper has 390.
+        #[serde(default = "default_grad_steps")]
+        steps: usize,
+        /// Of the factors. Default 0.01.
+        #[serde(default = "default_grad_lr")]
+        lr: f64,
+        /// Longest gradient: of the sum of sizes where the optimizer's step has the sign of the gradient (Adam, Lion), of
+        /// the root of the sum of squares for SGD. Default 1 for SGD; else 1 for each 1000 elements of the model, as
+        /// the sum grows with their number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gamma: Option<f64>,
+        /// Learning rate of the step that is looked at. Default that of the optimizer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        eta: Option<f64>,
+    },
+}
+
+const fn default_tolerance() -> f64 {
+    0.1
+}
+const fn default_passes() -> usize {
+    10
+}
+const fn yes() -> bool {
+    true
+}
+const fn default_meta_steps() -> usize {
+    20
+}
+const fn default_meta_lr() -> f64 {
+    0.02
+}
+const fn default_momentum() -> f64 {
+    0.9
+}
+const fn default_grad_steps() -> usize {
+    100
+}
+const fn default_grad_lr() -> f64 {
+    0.01
+}
+
+/// One number that a calibration is about, before and after it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// What: `variance of blocks.0.mlp.up.weight's output`, `gradient quotient`.
+    pub what: String,
+    /// Before.
+    pub before: f64,
+    /// After.
+    pub after: f64,
+}
+
+impl Calibrate {
+    /// One value of each kind, with its defaults.
+    pub const ALL: [Self; 5] = [
+        Self::Lsuv { tolerance: default_tolerance(), passes: default_passes() },
+        Self::DataDependent { between: true },
+        Self::Admin {},
+        Self::MetaInit { steps: default_meta_steps(), lr: default_meta_lr(), momentum: default_momentum() },
+        Self::GradInit { steps: default_grad_steps(), lr: default_grad_lr(), gamma: None, eta: None },
+    ];
+
+    /// Name, formula and source.
+    pub fn about(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Lsuv { .. } => ("lsuv", "W / sqrt(Var(W x)), layer by layer", "arXiv:1511.06422"),
+            Self::DataDependent { .. } => (
+                "data_dependent",
+                "W_c / sigma_c, (b_c - mu_c) / sigma_c; pairs to equal |g| / |W|",
+                "arXiv:1511.06856",
+            ),
+            Self::Admin {} => ("admin", "omega_i = sqrt(Var x_0 + sum_(j<i) Var f_j)", "arXiv:2004.08249 section 4.2"),
+            Self::MetaInit { .. } => {
+                ("meta_init", "lengths of matrices down the slope of mean |H g / g|", "Dauphin and Schoenholz 2019")
+            }
+            Self::GradInit { .. } => {
+                ("grad_init", "factors of matrices down the slope of the loss after a step", "arXiv:2102.08098")
+            }
+        }
+    }
+
+    /// What is wrong with the settings, or with them for this model, if anything: the key below `init.calibrate`,
+    /// and the problem.
+    pub(crate) fn check(self, model: &ModelConfig) -> Result<(), (&'static str, String)> {
+        let positive = |key, x: f64| match x > 0.0 && x.is_finite() {
+            true => Ok(()),
+            false => Err((key, format!("{x} must be a positive number"))),
+        };
+        let some = |key, n: usize| match (1..=1_000_000).contains(&n) {
+            true => Ok(()),
+            false => Err((key, format!("{n} must be from 1 to 1000000"))),
+        };
+        let lengthless = model.weight_norm != (WeightNormConfig::None {});
+        if lengthless && !matches!(self, Self::Admin {}) {
+            let problem = "rescales weights, whose size weight_norm divides out or learns; set weight_norm = \"none\"";
+            return Err(("kind", format!("{:?} {problem}", self.about().0)));
+        }
+        match self {
+            Self::Lsuv { tolerance, passes } => positive("tolerance", tolerance).and(some("passes", passes)),
+            Self::DataDependent { .. } if !model.bias || model.attention_bias == Some(false) => Err((
+                "kind",
+                "\"data_dependent\" sets biases; set model.bias = true, and leave attention_bias out".into(),
+            )),
+            Self::DataDependent { .. } => Ok(()),
+            Self::Admin {} => match model.placements().all(|(p, _)| matches!(p, Placement::Admin { .. })) {
+                true => Ok(()),
+                false => Err(("kind", "\"admin\" sets the omega of model.placement = \"admin\"; set that".into())),
+            },
+            Self::MetaInit { steps, lr, momentum } => {
+                if !(0.0..1.0).contains(&momentum) {
+                    return Err(("momentum", format!("{momentum} must be from 0 up to, but without, 1")));
+                }
+                some("steps", steps).and(positive("lr", lr))
+            }
+            Self::GradInit { steps, lr, gamma, eta } => some("steps", steps)
+                .and(positive("lr", lr))
+                .and(gamma.map_or(Ok(()), |x| positive("gamma", x)))
+                .and(eta.map_or(Ok(()), |x| positive("eta", x))),
+        }
+    }
+}
+
+/// Calibrates a trainer as `config` asks, telling `progress` of each step of so many. Without
+/// `init.calibrate` it is as it was.
+///
+/// # Errors
+/// [`Error::Config`] where what is measured is not finite.
+pub fn calibrate(
+    trainer: Trainer,
+    config: &RunConfig,
+    task: &Task,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<(Trainer, Vec<Measured>), Error> {
+    let Some(kind) = config.init.calibrate else { return Ok((trainer, Vec::new())) };
+    let batch = |i: usize| {
+        let rows = config.train.batch_size;
+        task.batch(config.seed, Split::Train, 0, i * rows..(i + 1) * rows)
+    };
+    let mut work = Work { trainer, config, progress, batch: &batch };
+    let measured = match kind {
+        Calibrate::Lsuv { tolerance, passes } => work.lsuv(tolerance, passes),
+        Calibrate::DataDependent { between } => work.data_dependent(between),
+        Calibrate::Admin {} => work.admin(),
+        Calibrate::MetaInit { steps, lr, momentum } => work.meta_init(steps, lr, momentum),
+        Calibrate::GradInit { steps, lr, gamma, eta } => work.grad_init(steps, lr, gamma, eta),
+    };
+    let trainer = work.trainer;
+    match measured.iter().find(|m| !(m.before.is_finite() && m.after.is_finite())) {
+        Some(bad) => {
+            let problem = format!(
+                "{:?}: {} went from {} to {}; the drawn weights are too large or too small to be measured, take another \
+                 model.init",
+                kind.about().0,
+                bad.what,
+                bad.before,
+                bad.after
+            );
+            Err(Error::config("init.calibrate", problem))
+        }
+        None => Ok((trainer, measured)),
+    }
+}
+
+/// What a calibration works with.
+struct Work<'a> {
+    trainer: Trainer,
+    config: &'a RunConfig,
+    progress: &'a mut dyn FnMut(usize, usize),
+    batch: &'a dyn Fn(usize) -> Batch,
+}
+
+impl Work<'_> {
+    fn device(&self) -> Device {
+        self.trainer.device().clone()
+    }
+
+    /// Multiplies parameters by a factor each, by path.
+    fn rescale(&mut self, factors: &HashMap<String, f64>) {
+        self.change(|path, values| {
+            if let Some(factor) = factors.get(path) {
+                values.iter_mut().for_each(|v| *v = (f64::from(*v) * factor) as f32);
+            }
+        });
+    }
+
+    /// Changes the values of parameters.
+    fn change(&mut self, mut f: impl FnMut(&str, &mut Vec<f32>)) {
+        let values = weights(&self.trainer.model)
+            .into_iter()
+            .map(|(path, shape, mut values)| {
+                f(&path, &mut values);
+                (path, (shape, values))
+            })
+            .collect();
+        self.set(&values);
+    }
+
+    fn set(&mut self, values: &HashMap<String, (Vec<usize>, Vec<f32>)>) {
+        match assign(self.trainer.model.clone(), values) {
+            Ok(model) => self.trainer.model = model,
+            Err(problem) => unreachable!("the model's own weights: {problem}"),
+        }
+    }
+
+    /// Loss and gradients of a model on a batch, which the progress of dropout does not touch.
+    fn gradients(&self, model: &Transformer, batch: &Batch) -> (f64, Gradients) {
+        let (tokens, targets) = batch.tensors(&self.device());
+        let loss = cross_entropy(model.forward(tokens), targets, batch.weights(&self.device()));
+        let gradients = Gradients::backward(&loss, model);
+        (f64::from(loss.into_scalar::<f32>()), gradients)
+    }
+}
