@@ -18,5 +18,6 @@ mod placements;
 mod precision;
 mod run;
 mod sanity;
+mod signal;
 mod trajectories;
 mod twins;

@@ -76,7 +76,7 @@ pub fn delta_orthogonal(
     (outputs >= inputs).then(|| at_centre(&orthogonal(seed, path, outputs, inputs, gain), kernel))
 }
 
-/// Sylvester's Hadamard matrix of size 2^m: entries +-1, `H H^T = 2^m I`, H_0 = [1], H_m = [[H, H], [H, -H]].
+/// Sylvester's Hadamard matrix of size 2^m: entries +-1, `H H^T = 2^m I`, `H_0 = [1]`, `H_m = [[H, H], [H, -H]]`.
 pub fn hadamard(m: u32) -> Vec<f32> {
     let n = 1usize << m;
     (0..n * n).map(|k| if ((k / n) & (k % n)).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 }).collect()

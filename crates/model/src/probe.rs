@@ -38,11 +38,14 @@ pub trait Probe {
 impl Probe for () {}
 
 /// Tells a function of the stream, as [`Transformer::forward_observed`](crate::Transformer::forward_observed) does.
-pub struct Observe<'a>(RefCell<&'a mut dyn FnMut(Point, &Tensor<2>)>);
+pub struct Observe<'a>(RefCell<&'a mut OfStream<'a>>);
+
+/// What is told of the stream.
+type OfStream<'a> = dyn FnMut(Point, &Tensor<2>) + 'a;
 
 impl<'a> Observe<'a> {
     /// Calls `observe` at every [`Point`].
-    pub fn new(observe: &'a mut dyn FnMut(Point, &Tensor<2>)) -> Self {
+    pub fn new(observe: &'a mut OfStream<'a>) -> Self {
         Self(RefCell::new(observe))
     }
 }

@@ -24,10 +24,12 @@ pub mod generate;
 mod gradients;
 pub mod metrics;
 pub mod optim;
+pub mod plot;
 mod run;
 pub mod sanity;
 pub mod schedule;
 pub mod self_test;
+pub mod signal;
 mod step;
 
 pub use calibrate::{Calibrate, Measured, calibrate};

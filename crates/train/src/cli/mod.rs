@@ -6,6 +6,7 @@ mod devices;
 mod generate;
 mod overrides;
 mod params;
+mod probe;
 mod sanity;
 mod table;
 mod train;
@@ -41,6 +42,7 @@ enum Command {
     Params(params::Args),
     Generate(generate::Args),
     Configs(configs::Args),
+    Probe(probe::Args),
     Sanity(sanity::Args),
     Bench(bench::Args),
     Devices(devices::Args),
@@ -60,6 +62,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Params(args) => args.run(),
         Command::Generate(args) => args.run(),
         Command::Configs(args) => args.run(),
+        Command::Probe(args) => args.run(),
         Command::Sanity(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::Devices(args) => args.run(),

@@ -56,3 +56,35 @@ fn a_run_without_fused_operations_is_the_same_but_for_rounding() {
     let message = place.bad(&["train", "--resume", "on", "--fused", "off", "--steps", "30"]);
     assert!(message.contains("train.fused"), "{message}");
 }
+
+#[test]
+fn probe_measures_depths_and_draws_them() {
+    let place = Place::new("probe");
+    let table = place.good(&["probe", "small.toml", "--seeds", "2"]);
+    assert!(table.contains("stream rms") && table.contains("singular values") && table.contains("+-"), "{table}");
+    let arguments = ["probe", "small.toml", "--depths", "1,2", "--no-spectrum"];
+    let table = place.good(&[&arguments[..], &["--plot", "probe.svg"]].concat());
+    assert!(table.contains("small, 2 blocks") && table.contains("exponents over depth"), "{table}");
+    let drawn = place.read("probe.svg");
+    assert!(drawn.starts_with("<svg") && drawn.contains("rms of the stream"));
+    let json: serde_json::Value = serde_json::from_str(&place.good(&[&arguments[..], &["--json"]].concat())).unwrap();
+    let depths: Vec<_> =
+        json.as_array().unwrap().iter().map(|m| m["seeds"][0]["blocks"].as_array().unwrap().len()).collect();
+    assert_eq!(depths, [1, 2]);
+    assert!(place.bad(&["probe", "small.toml", "--depths", "0"]).contains("n_layers"));
+    assert!(place.bad(&["probe", "small.toml", "--plot", "missing/probe.svg"]).contains("missing/probe.svg"));
+}
+
+#[test]
+fn train_calibrates_before_the_first_step() {
+    let place = Place::new("calibrate");
+    let text = place.good(&["train", "small.toml", "--set", "init.calibrate=lsuv", "--out", "lsuv"]);
+    assert!(text.contains("calibrated: variance of the output of blocks.0.attention.query.weight"), "{text}");
+    assert!(place.read("lsuv/init.json").contains("\"after\""));
+    assert!(place.read("lsuv/config.toml").contains("tolerance"));
+    let message = place.bad(&["train", "small.toml", "--set", "init.calibrate=admin", "--out", "other"]);
+    assert!(message.contains("init.calibrate.kind") && message.contains("placement"), "{message}");
+    let message = place.bad(&["train", "small.toml", "--set", "init.calibrate=magic", "--out", "other"]);
+    assert!(message.contains("lsuv"), "{message}");
+    assert!(!place.0.join("other").exists());
+}

@@ -1,0 +1,218 @@
+//! The signal at step 0: how large the stream, the branches, the gradients and the attention logits of a model are before
+//! it is trained, block by block.
+
+use crate::checkpoint::weights;
+use crate::{Error, Gradients, RunConfig, Split, Trainer, calibrate, device};
+use burn::tensor::{Bool, Tensor, activation};
+use serde::Serialize;
+use std::cell::RefCell;
+use unitgain_init::matrix::singular_values;
+use unitgain_kernels::composed;
+use unitgain_model::{Branch, Point, Probe, cross_entropy};
+
+/// What one block does at step 0.
+#[derive(Clone, Debug, Serialize)]
+pub struct BlockSignal {
+    /// rms of the stream behind the block.
+    pub stream: f64,
+    /// rms of what attention writes, its scale included.
+    pub attention: f64,
+    /// rms of what the MLP writes.
+    pub mlp: f64,
+    /// rms of the loss's gradient by an entry of the stream behind the block, times the number of entries of a batch: that
+    /// of a loss that is summed over tokens.
+    pub stream_gradient: f64,
+    /// Norm of the gradients of the block's parameters together.
+    pub gradient: f64,
+    /// Mean entropy of attention's weights, as a part of that of uniform ones, over all positions but the first.
+    pub entropy: f64,
+    /// Largest size of an attention logit that is not masked.
+    pub largest_logit: f64,
+    /// Largest and smallest singular value of the block's matrices; None where they were left out.
+    pub singular_values: Option<[f64; 2]>,
+}
+
+/// The signal of one model at step 0.
+#[derive(Clone, Debug, Serialize)]
+pub struct Signal {
+    /// Of the run.
+    pub seed: u64,
+    /// Loss of the batch.
+    pub loss: f64,
+    /// rms of the stream before the first block.
+    pub embedding: f64,
+    /// rms of what the head reads.
+    pub final_norm: f64,
+    /// rms of the logits.
+    pub logits: f64,
+    /// Every block, from the first.
+    pub blocks: Vec<BlockSignal>,
+    /// Norm of the gradient of each parameter, by path.
+    pub gradients: Vec<(String, f64)>,
+    /// Gradient of the last block's parameters over that of the first's.
+    pub last_over_first: f64,
+    /// Exponent a of the stream's growth, rms ~ l^a: the slope of its logarithm over that of the block's number.
+    pub growth: f64,
+}
+
+/// Slope of the line through points by least squares; NaN for less than two.
+pub fn slope(points: &[(f64, f64)]) -> f64 {
+    let n = points.len() as f64;
+    let (mx, my) = (points.iter().map(|p| p.0).sum::<f64>() / n, points.iter().map(|p| p.1).sum::<f64>() / n);
+    let over: f64 = points.iter().map(|(x, y)| (x - mx) * (y - my)).sum();
+    over / points.iter().map(|(x, _)| (x - mx).powi(2)).sum::<f64>()
+}
+
+/// Measures one model on one batch, calibrated as its configuration asks. `spectrum` adds the singular values of every
+/// matrix of the blocks.
+///
+/// # Errors
+/// As [`RunConfig::prepare`] and [`calibrate()`].
+pub fn measure(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
+    let host = device::is_host(&config.backend);
+    let run = || if config.train.fused { measured(config, spectrum) } else { composed(|| measured(config, spectrum)) };
+    if host {
+        rayon::scope(|_| run())
+    } else {
+        device::guarded(run).unwrap_or_else(|said| Err(device::failure(&config.backend, &said)))
+    }
+}
+
+fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
+    let (config, task) = config.prepare()?;
+    let plain = device::from_name(&config.backend)?;
+    let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &plain)?
+        .with_precision(config.train.precision);
+    let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
+    let batch = task.batch(config.seed, Split::Train, 1, 0..config.train.batch_size);
+    let (tokens, targets) = batch.tensors(&plain);
+    let seen = Seen { softcap: config.model.attention_softcap, ..Seen::default() };
+    let logits = trainer.model.forward_probed(tokens, &seen);
+    let loss = cross_entropy(logits, targets, batch.weights(&plain));
+    let value = f64::from(loss.clone().into_scalar::<f32>());
+    let graph = loss.backward();
+    let leaves = seen.leaves.into_inner();
+    let of_stream: Vec<Tensor<1>> = leaves
+        .iter()
+        .map(|leaf| leaf.grad(&graph).map_or_else(|| Tensor::zeros([1], &plain), |g| g.square().mean()))
+        .collect();
+    let tokens = (batch.rows * batch.time) as f64;
+    // A second backward pass takes the gradients of the parameters: the first one has used up its graph.
+    drop(graph);
+    let (tokens_again, targets) = batch.tensors(&plain);
+    let loss = cross_entropy(trainer.model.forward(tokens_again), targets, batch.weights(&plain));
+    let squares = Gradients::backward(&loss, &trainer.model).squares(&plain);
+    let squares: Vec<f64> = squares.into_data().iter::<f32>().map(f64::from).collect();
+
+    let read = |all: Vec<Tensor<1>>| -> Vec<f64> {
+        if all.is_empty() {
+            return Vec::new();
+        }
+        Tensor::cat(all, 0).into_data().iter::<f32>().map(|x| f64::from(x).sqrt()).collect()
+    };
+    let stream = read(seen.stream.into_inner());
+    let branches = read(seen.branches.into_inner());
+    let of_stream = read(of_stream);
+    let attention: Vec<f64> = match seen.attention.into_inner() {
+        all if all.is_empty() => Vec::new(),
+        all => Tensor::cat(all, 0).into_data().iter::<f32>().map(f64::from).collect(),
+    };
+    let layers = config.model.n_layers;
+    let matrices = if spectrum { weights(&trainer.model) } else { Vec::new() };
+    let blocks = (0..layers)
+        .map(|l| {
+            let own = trainer.table.iter().zip(&squares).filter(|(entry, _)| entry.block == Some(l));
+            let gradient = own.map(|(_, square)| square).sum::<f64>().sqrt();
+            let of_block = matrices.iter().zip(trainer.table.iter());
+            let of_block = of_block.filter(|(_, entry)| entry.block == Some(l) && entry.role().is_matrix());
+            let range = of_block.fold(None, |range: Option<[f64; 2]>, ((_, shape, values), _)| {
+                let all = singular_values(values, shape[0], shape[1]);
+                let (most, least) = (all[0], all[all.len() - 1]);
+                Some(range.map_or([most, least], |[a, b]| [a.max(most), b.min(least)]))
+            });
+            BlockSignal {
+                stream: stream[l + 1],
+                attention: branches[2 * l],
+                mlp: branches[2 * l + 1],
+                stream_gradient: of_stream[l + 1] * tokens,
+                gradient,
+                entropy: attention[2 * l],
+                largest_logit: attention[2 * l + 1],
+                singular_values: range,
+            }
+        })
+        .collect::<Vec<_>>();
+    let by_depth: Vec<(f64, f64)> =
+        blocks.iter().enumerate().map(|(l, block)| (((l + 1) as f64).ln(), block.stream.ln())).collect();
+    Ok(Signal {
+        seed: config.seed,
+        loss: value,
+        embedding: stream[0],
+        final_norm: stream[layers + 1],
+        logits: stream[layers + 2],
+        gradients: trainer.table.iter().zip(&squares).map(|(e, square)| (e.path.clone(), square.sqrt())).collect(),
+        last_over_first: blocks[layers - 1].gradient / blocks[0].gradient,
+        growth: slope(&by_depth),
+        blocks,
+    })
+}
+
+/// Notes mean squares on the device, and adds a zero to the stream whose gradient is the stream's.
+#[derive(Default)]
+struct Seen {
+    softcap: f64,
+    stream: RefCell<Vec<Tensor<1>>>,
+    branches: RefCell<Vec<Tensor<1>>>,
+    leaves: RefCell<Vec<Tensor<2>>>,
+    /// Entropy and largest logit of each block.
+    attention: RefCell<Vec<Tensor<1>>>,
+}
+
+impl Probe for Seen {
+    fn stream(&self, point: Point, x: Tensor<2>) -> Tensor<2> {
+        self.stream.borrow_mut().push(x.clone().inner().square().mean());
+        if point == Point::Logits || point == Point::FinalNorm {
+            return x;
+        }
+        let leaf = Tensor::zeros(x.shape(), &x.device()).require_grad();
+        self.leaves.borrow_mut().push(leaf.clone());
+        x + leaf
+    }
+
+    fn branch(&self, _: usize, _: Branch, y: Tensor<2>) -> Tensor<2> {
+        self.branches.borrow_mut().push(y.clone().inner().square().mean());
+        y
+    }
+
+    fn attention(&self, _: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
+        let f32 = burn::tensor::FloatDType::F32;
+        // [batch, heads, time, head_dim], each key once for every query head of its group.
+        let [q, k] = [q, k].map(|x| x.clone().inner().cast(f32).swap_dims(1, 2));
+        let ([batch, heads, time, head_dim], [_, kv_heads, ..]) = (q.dims(), k.dims());
+        let k = k.unsqueeze_dim::<5>(2).expand([batch, kv_heads, heads / kv_heads, time, head_dim]);
+        let logits = q.matmul(k.reshape([batch, heads, time, head_dim]).transpose()) * scale;
+        let logits = if self.softcap > 0.0 { (logits / self.softcap).tanh() * self.softcap } else { logits };
+        let later = Tensor::<2, Bool>::tril_mask([time, time], 0, &logits.device()).unsqueeze::<4>();
+        let largest = logits.clone().abs().mask_fill(later.clone(), 0.0).max();
+        let weights = activation::softmax(logits.mask_fill(later, f32::NEG_INFINITY), 3);
+        // 0 ln 0 is 0.
+        let entropy = -(weights.clone() * (weights + 1e-30).log()).sum_dim(3);
+        let entropy = entropy.reshape([batch * heads, time]).mean_dim(0).reshape([time]);
+        let share: Vec<f32> = (0..time)
+            .map(|t| if t == 0 { 0.0 } else { 1.0 / (((t + 1) as f32).ln() * (time - 1).max(1) as f32) })
+            .collect();
+        let share = Tensor::<1>::from_floats(share.as_slice(), &entropy.device());
+        self.attention.borrow_mut().extend([(entropy * share).sum(), largest]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slope_is_that_of_the_line() {
+        assert!((slope(&[(0.0, 1.0), (1.0, 1.5), (2.0, 2.0)]) - 0.5).abs() < 1e-12);
+        assert!(slope(&[(0.0, 1.0)]).is_nan());
+    }
+}
