@@ -101,3 +101,39 @@ fn a_calibrated_model_is_measured_as_it_starts() {
     assert!((lsuv.logits - 1.0).abs() < 0.1 && (plain.logits - 1.0).abs() > 0.2, "{} {}", lsuv.logits, plain.logits);
     assert!(lsuv.growth > 0.3, "{}", lsuv.growth);
 }
+
+/// The matrix of a singular value decomposition may hold anything.
+#[test]
+fn weights_that_are_not_finite_have_no_singular_values() {
+    use unitgain_init::matrix::{mimetic_factors, singular_values};
+    assert!(singular_values(&[1.0, f32::INFINITY, 0.0, 1.0], 2, 2).iter().all(|s| s.is_nan()));
+    assert!(mimetic_factors(&[f32::NAN; 4], 2, 2, 1.0, 1.0)[0].iter().all(|x| x.is_nan()));
+}
+
+/// muP's changes do not grow with the width, the standard parametrization's do (arXiv:2203.03466, appendix D.1).
+#[test]
+fn a_coordinate_check_tells_mup_from_standard() {
+    use unitgain_model::Parametrization;
+    use unitgain_train::coord_check::{Axis, Options, Verdict, run};
+    let check = |parametrization, lr| {
+        let mut config = config(Placement::PreNorm {}, 2);
+        config.model = ModelConfig {
+            d_model: 32,
+            init: Some(Scheme::lecun()),
+            tie_embeddings: false,
+            parametrization,
+            ..config.model
+        };
+        config.optimizer =
+            unitgain_train::OptimizerConfig::Adam { lr, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0 };
+        let options = Options { axis: Axis::Width, sizes: vec![32, 64, 128, 256], steps: 3, seeds: 2, tolerance: 0.25 };
+        run(&config, &options, &mut || ()).unwrap()
+    };
+    let mup = check(Parametrization::Mup { base_width: 32, base_head_dim: None }, 3e-3);
+    assert!(mup.iter().all(|layer| layer.verdict != Verdict::Grows), "{mup:#?}");
+    let standard = check(Parametrization::Standard {}, 3e-3);
+    let grows = |name: &str| standard.iter().find(|layer| layer.name == name).unwrap().verdict == Verdict::Grows;
+    assert!(grows("logits") && grows("block 2, stream") && grows("block 1, mlp"), "{standard:#?}");
+    assert!(!grows("embedding"));
+    assert!(check(Parametrization::Standard {}, 1e-30).iter().all(|layer| layer.verdict == Verdict::Still));
+}

@@ -13,6 +13,7 @@ pub mod calibrate;
 pub mod checkpoint;
 pub mod clip;
 pub mod config;
+pub mod coord_check;
 pub mod data;
 pub mod device;
 mod error;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod configs;
+mod coord_check;
 mod devices;
 mod generate;
 mod overrides;
@@ -43,6 +44,7 @@ enum Command {
     Generate(generate::Args),
     Configs(configs::Args),
     Probe(probe::Args),
+    CoordCheck(coord_check::Args),
     Sanity(sanity::Args),
     Bench(bench::Args),
     Devices(devices::Args),
@@ -63,6 +65,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Generate(args) => args.run(),
         Command::Configs(args) => args.run(),
         Command::Probe(args) => args.run(),
+        Command::CoordCheck(args) => args.run(),
         Command::Sanity(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::Devices(args) => args.run(),

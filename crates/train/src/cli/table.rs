@@ -26,3 +26,12 @@ pub(crate) fn print(header: &[&str], rows: &[Vec<String>], right: &[usize]) -> R
     }
     Ok(())
 }
+
+/// A number with three or four digits that count.
+pub(crate) fn number(x: f64) -> String {
+    match x.abs() {
+        0.0 => "0".into(),
+        size if (1e-2..1e4).contains(&size) => format!("{x:.3}"),
+        _ => format!("{x:.1e}"),
+    }
+}

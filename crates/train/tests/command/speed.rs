@@ -88,3 +88,31 @@ fn train_calibrates_before_the_first_step() {
     assert!(message.contains("lsuv"), "{message}");
     assert!(!place.0.join("other").exists());
 }
+
+#[test]
+fn coord_check_ends_in_a_verdict_and_an_exit_code() {
+    let place = Place::new("coord-check");
+    let mup = "model.parametrization={kind='mup',base_width=8}";
+    let arguments = ["coord-check", "small.toml", "--widths", "8,16,32", "--steps", "2", "--seeds", "1"];
+    let table = place.good(&[&arguments[..], &["--set", mup, "--plot", "check.svg", "--tolerance", "2"]].concat());
+    assert!(table.contains("holds") && table.contains("weight decay"), "{table}");
+    assert!(place.read("check.svg").contains("rms of the change"));
+    let output = place.run(&[&arguments[..], &["--tolerance", "-9", "--json"]].concat());
+    assert_eq!(output.status.code(), Some(1), "a slope above the tolerance is a negative verdict");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["passed"], false);
+    let still = place.run(&[&arguments[..], &["--set", "optimizer.lr=1e-30"]].concat());
+    assert_eq!(still.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&still.stdout).contains("nothing moved"));
+    assert!(place.bad(&["coord-check", "small.toml", "--widths", "8"]).contains("two"));
+    assert!(place.bad(&["probe", "small.toml", "--plot", "probe.png"]).contains(".svg"));
+    for (setting, key) in [
+        ("model.init={kind='truncated_normal',cut=1e-6}", "cut"),
+        ("model.init={kind='kaiming',slope=1e200}", "slope"),
+        ("model.init={kind='gpt2',std=1e-300}", "std"),
+        ("model.init={kind='xavier',gain={kind='torch',activation='gelu'}}", "gain"),
+    ] {
+        let message = place.bad(&["params", "small.toml", "--set", setting]);
+        assert!(message.contains(key), "{message}");
+    }
+}

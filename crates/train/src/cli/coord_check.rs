@@ -1,0 +1,135 @@
+use super::overrides::Overrides;
+use super::{Outcome, table};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::io::{IsTerminal, Write, stderr};
+use std::path::PathBuf;
+use unitgain_train::coord_check::{self, Axis, Layer, Options, Verdict};
+use unitgain_train::plot::{self, Panel};
+
+/// Check whether a parametrization is in force: what a few steps change must not grow with the width, or with the depth
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  unitgain coord-check configs/mup.toml --widths 64,128,256,512\n  \
+    unitgain coord-check configs/mup.toml --set model.parametrization.kind=standard\n\n\
+    The learning rate is that of the optimizer, constant from the first step, and every step has the same batch. A few \
+    steps say nothing of weight decay, nor of what a learning rate does later.")]
+pub(crate) struct Args {
+    /// The run's TOML file
+    config: PathBuf,
+    #[command(flatten)]
+    overrides: Overrides,
+    /// Widths of the stream [default: 64,128,256,512]
+    #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with = "depths")]
+    widths: Vec<usize>,
+    /// Numbers of blocks, instead of widths
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    depths: Vec<usize>,
+    /// Number of updates
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    steps: u32,
+    /// Number of seeds, from that of the configuration on
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// Largest slope that is not growth, in octaves of change per octave of size
+    #[arg(long, value_name = "X", default_value_t = 0.25, allow_negative_numbers = true)]
+    tolerance: f64,
+    /// Draw the change of every activation over the sizes into an SVG file
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Print an object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        let config = self.overrides.load(&self.config)?;
+        self.overrides.self_test(&config.backend)?;
+        let (axis, mut sizes) = match (self.widths.is_empty(), self.depths.is_empty()) {
+            (_, false) => (Axis::Depth, self.depths.clone()),
+            (true, true) => (Axis::Width, vec![64, 128, 256, 512]),
+            (false, true) => (Axis::Width, self.widths.clone()),
+        };
+        sizes.sort_unstable();
+        sizes.dedup();
+        let options = Options { axis, sizes, steps: self.steps as usize, seeds: self.seeds, tolerance: self.tolerance };
+        let count = options.sizes.len() as u64 * options.seeds;
+        let bar = if stderr().is_terminal() { ProgressBar::new(count) } else { ProgressBar::hidden() };
+        bar.set_style(
+            ProgressStyle::with_template("{bar:30} model {pos}/{len} {eta} left")
+                .unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        let layers = coord_check::run(&config, &options, &mut || bar.inc(1))?;
+        bar.finish_and_clear();
+        if let Some(path) = &self.plot {
+            plot::write(path, &panels(&layers, &options))?;
+        }
+        let grows = layers.iter().filter(|layer| layer.verdict == Verdict::Grows).count();
+        let still = layers.iter().all(|layer| layer.verdict == Verdict::Still);
+        let passed = grows == 0 && !still;
+        let mut out = std::io::stdout();
+        if self.json {
+            let report = json!({ "axis": axis, "sizes": options.sizes, "layers": layers, "passed": passed });
+            writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+        } else {
+            print(&layers, &options)?;
+            let over = if axis == Axis::Width { "width" } else { "depth" };
+            let said = match (still, grows) {
+                (true, _) => {
+                    "nothing moved: the learning rate, or a factor of every branch and of the head, is 0".into()
+                }
+                (false, 0) => format!("holds: what {} steps change does not grow with the {over}", options.steps),
+                (false, n) => format!("fails: {n} of {} activations change more with the {over}", layers.len()),
+            };
+            writeln!(out, "\n{said}. Such a check sees nothing of weight decay.")?;
+        }
+        Ok(if passed { Outcome::Success } else { Outcome::Negative })
+    }
+}
+
+fn print(layers: &[Layer], options: &Options) -> anyhow::Result<()> {
+    let over = if options.axis == Axis::Width { "width" } else { "depth" };
+    let mut header: Vec<String> = vec![format!("change after step {}", options.steps)];
+    header.extend(options.sizes.iter().map(|size| format!("{over} {size}")));
+    header.extend(["slope at step 1", "at the last", "verdict"].map(String::from));
+    let rows: Vec<Vec<String>> = layers
+        .iter()
+        .map(|layer| {
+            let last = options.steps - 1;
+            let at = |step: usize| format!("{:+.2} +- {:.2}", layer.slopes[step], layer.spread[step]);
+            let verdict = match layer.verdict {
+                Verdict::Holds => "holds",
+                Verdict::Grows => "GROWS",
+                Verdict::Shrinks => "shrinks",
+                Verdict::Still => "still",
+            };
+            let mut cells = vec![layer.name.clone()];
+            cells.extend(layer.changes.iter().map(|of_size| table::number(of_size[last])));
+            cells.extend([at(0), at(last), verdict.into()]);
+            cells
+        })
+        .collect();
+    let right: Vec<usize> = (1..header.len() - 1).collect();
+    table::print(&header.iter().map(String::as_str).collect::<Vec<_>>(), &rows, &right)?;
+    Ok(())
+}
+
+fn panels(layers: &[Layer], options: &Options) -> Vec<Panel> {
+    let over = if options.axis == Axis::Width { "width" } else { "depth" };
+    let mut steps = vec![0, options.steps - 1];
+    steps.dedup();
+    let panel = |step: usize| Panel {
+        title: format!("rms of the change after step {}", step + 1),
+        labels: [over.into(), String::new()],
+        log: [true, true],
+        curves: layers
+            .iter()
+            .map(|layer| {
+                let points = options.sizes.iter().zip(&layer.changes);
+                (layer.name.clone(), points.map(|(size, of_size)| [*size as f64, of_size[step]]).collect())
+            })
+            .collect(),
+        marks: Vec::new(),
+    };
+    steps.into_iter().map(panel).collect()
+}
