@@ -182,3 +182,74 @@ fn a_calibration_that_does_not_fit_is_refused() {
     let (_, _, measured, ..) = calibrated(&run(scaled, kind("lsuv")));
     assert!(measured.iter().all(|m| (m.after - 1.0).abs() < 0.1), "a branch that is multiplied by 0 is still measured");
 }
+
+/// Whatever is measured twice is the same: masks of dropout, and the order of blocks, have no part in it.
+#[test]
+fn dropout_does_not_reach_a_calibration() {
+    let _turn = crate::common::generator();
+    let kinds = [
+        Calibrate::DataDependent { between: true },
+        Calibrate::MetaInit { steps: 1, lr: 0.05, momentum: 0.9 },
+        Calibrate::GradInit { steps: 2, lr: 0.02, gamma: None, eta: None },
+    ];
+    for kind in kinds {
+        let with = |dropout| run(ModelConfig { dropout, bias: true, n_layers: 2, ..norm_free() }, Some(kind));
+        let (_, dropped, measured, ..) = calibrated(&with(0.3));
+        let (_, plain, same, ..) = calibrated(&with(0.0));
+        assert_eq!((dropped, measured), (plain, same), "{kind:?}");
+    }
+}
+
+#[test]
+fn the_second_stage_changes_no_function_whatever_a_block_has() {
+    use unitgain_model::BlockConfig;
+    use unitgain_train::signal::measure;
+    let block = |placement, mlp_placement| BlockConfig {
+        range: [0, 1],
+        placement,
+        mlp_placement,
+        norm: Some(NormConfig::layer_norm()),
+        scale: None,
+    };
+    let models = [
+        ModelConfig { mlp_placement: Some(Placement::SubNorm {}), norm: NormConfig::layer_norm(), ..norm_free() },
+        ModelConfig { block: vec![block(Some(Placement::SubNorm {}), None)], ..norm_free() },
+        ModelConfig { block: vec![block(Some(Placement::HybridNorm {}), None)], ..norm_free() },
+        ModelConfig { block: vec![block(None, Some(Placement::Normformer {}))], ..norm_free() },
+    ];
+    for model in models {
+        let model = ModelConfig { bias: true, activation: Activation::SwiGlu, ..model };
+        let loss =
+            |between| measure(&run(model.clone(), Some(Calibrate::DataDependent { between })), false).unwrap().loss;
+        assert!((loss(true) - loss(false)).abs() < 1e-5, "{model:?}: {} {}", loss(true), loss(false));
+    }
+}
+
+#[test]
+fn every_calibration_works_on_bf16_branches() {
+    for kind in Calibrate::ALL {
+        let kind = match kind {
+            Calibrate::MetaInit { lr, momentum, .. } => Calibrate::MetaInit { steps: 1, lr, momentum },
+            Calibrate::GradInit { lr, gamma, eta, .. } => Calibrate::GradInit { steps: 1, lr, gamma, eta },
+            other => other,
+        };
+        let placement = match kind {
+            Calibrate::Admin {} => Placement::Admin { omega: 5.0 },
+            _ => Placement::None {},
+        };
+        let mut config = run(ModelConfig { bias: true, placement, n_layers: 2, ..norm_free() }, Some(kind));
+        config.train.precision = unitgain_model::Precision::Bf16;
+        let (_, _, measured, ..) = calibrated(&config);
+        assert!(!measured.is_empty(), "{kind:?}");
+    }
+}
+
+/// The profiling pass is that of omega = 1 whatever the configuration starts it at.
+#[test]
+fn admin_profiles_with_omega_one() {
+    let with = |omega| {
+        let model = ModelConfig { placement: Placement::Admin { omega }, ..tiny() };
+        calibrated(&run(model, kind("admin"))).2.iter().map(|m| m.after).collect::<Vec<f64>>()
+    };
+    assert_eq!(with(1.0), with(5.0));
+}

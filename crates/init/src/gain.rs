@@ -57,16 +57,23 @@ impl Gain {
 
 /// For serde: a number, or a table with a `kind`.
 pub(crate) fn number_or_table<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Gain, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a number, or a table with kind = constant, torch, second_moment or nfnet")]
-    enum Either {
-        Number(f64),
-        Table(Gain),
+    struct Either;
+    impl<'de> serde::de::Visitor<'de> for Either {
+        type Value = Gain;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("gain as a number, or as a table with kind = constant, torch, second_moment or nfnet")
+        }
+        fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Gain, E> {
+            Ok(Gain::Constant { value })
+        }
+        fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Gain, E> {
+            Ok(Gain::Constant { value: value as f64 })
+        }
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Gain, A::Error> {
+            Gain::deserialize(serde::de::value::MapAccessDeserializer::new(map))
+        }
     }
-    Ok(match Either::deserialize(deserializer)? {
-        Either::Number(value) => Gain::Constant { value },
-        Either::Table(gain) => gain,
-    })
+    deserializer.deserialize_any(Either)
 }
 
 /// A function of one number.

@@ -117,6 +117,9 @@ pub type Factors = [Vec<f32>; 2];
 pub fn mimetic_factors(z: &[f32], n: usize, k: usize, noise: f64, diagonal: f64) -> Factors {
     let target = DMatrix::from_row_iterator(n, n, z.iter().map(|x| noise * f64::from(*x)))
         + DMatrix::from_diagonal_element(n, n, diagonal);
+    if !target.iter().all(|x| x.is_finite()) {
+        return [vec![f32::NAN; n * k], vec![f32::NAN; n * k]];
+    }
     let svd = target.svd(true, true);
     let (Some(u), Some(vt)) = (svd.u, svd.v_t) else { unreachable!("both were asked for") };
     let mut order: Vec<usize> = (0..n).collect();
@@ -127,8 +130,11 @@ pub fn mimetic_factors(z: &[f32], n: usize, k: usize, noise: f64, diagonal: f64)
     [entry(&|row, j| u[(row, j)]), entry(&|row, j| vt[(j, row)])]
 }
 
-/// Singular values of a matrix, largest first.
+/// Singular values of a matrix, largest first; NaN of one with an entry that is not finite.
 pub fn singular_values(a: &[f32], rows: usize, columns: usize) -> Vec<f64> {
+    if !a.iter().all(|x| x.is_finite()) {
+        return vec![f64::NAN; rows.min(columns)];
+    }
     let a = DMatrix::from_row_iterator(rows, columns, a.iter().map(|x| f64::from(*x)));
     let mut values: Vec<f64> = a.singular_values().iter().copied().collect();
     values.sort_by(|a, b| b.total_cmp(a));

@@ -468,18 +468,24 @@ impl Scheme {
 
     /// What is wrong with the settings, if anything.
     pub fn check(self) -> Result<(), String> {
-        let positive = |key: &str, x: f64| match x > 0.0 && x.is_finite() {
+        let positive = |key: &str, x: f64| match (1e-30..=1e30).contains(&x) {
             true => Ok(()),
-            false => Err(format!("{key} = {x} must be a positive number")),
+            false => Err(format!("{key} = {x} must be a number from 1e-30 to 1e30")),
         };
         let gained = |gain: Gain| match gain.value() {
             Some(value) => positive("gain", value),
-            None => Err("gain is not in PyTorch's table; take kind = \"second_moment\" or a number".into()),
+            None => {
+                Err("gain = torch must be of an activation in PyTorch's table; take second_moment, or a number".into())
+            }
         };
         match self {
             Self::Gpt2 { std } | Self::Normal { std } | Self::LlamaDepth { std } => positive("std", std),
             Self::Uniform { bound } => positive("bound", bound),
-            Self::TruncatedNormal { std, cut, .. } => positive("std", std).and(positive("cut", cut)),
+            // Below, nearly every number is drawn again.
+            Self::TruncatedNormal { cut, .. } if !(0.1..=100.0).contains(&cut) => {
+                Err(format!("cut = {cut} must be a number of sigmas from 0.1 to 100"))
+            }
+            Self::TruncatedNormal { std, .. } => positive("std", std),
             Self::Sparse { nonzero, std, embedding_std } => {
                 if !(nonzero > 0.0 && nonzero <= 1.0) {
                     return Err(format!("nonzero = {nonzero} must be above 0 and at most 1"));
@@ -489,9 +495,9 @@ impl Scheme {
             Self::Xavier { gain, embedding_std, .. }
             | Self::Lecun { gain, embedding_std, .. }
             | Self::Orthogonal { gain, embedding_std } => gained(gain).and(positive("embedding_std", embedding_std)),
-            Self::Kaiming { slope, embedding_std, .. } => match slope.is_finite() {
+            Self::Kaiming { slope, embedding_std, .. } => match slope.abs() <= 1e6 {
                 true => positive("embedding_std", embedding_std),
-                false => Err(format!("slope = {slope} must be a number")),
+                false => Err(format!("slope = {slope} must be a number from -1e6 to 1e6")),
             },
             Self::Siren { omega, embedding_std } => {
                 positive("omega", omega).and(positive("embedding_std", embedding_std))

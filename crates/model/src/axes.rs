@@ -84,6 +84,11 @@ impl ModelConfig {
         }
     }
 
+    /// The placement of a branch of block `layer`, as it is there: one that changes with depth is looked up.
+    pub fn placement_of(&self, layer: usize, branch: Branch) -> Placement {
+        self.axes(layer, branch).placement
+    }
+
     /// The axes of every branch, from the first to the last.
     pub(crate) fn branches(&self) -> impl Iterator<Item = BranchAxes> {
         let of = |layer| [Branch::Attention, Branch::Mlp].map(|branch| self.axes(layer, branch));

@@ -231,6 +231,15 @@ impl Transformer {
         Self { precision, ..self }
     }
 
+    /// The same weights, with another probability of dropout.
+    pub fn with_dropout(mut self, dropout: f64) -> Self {
+        self.dropout = DropoutConfig::new(dropout).init();
+        for block in &mut self.blocks {
+            block.dropout = self.dropout.clone();
+        }
+        self
+    }
+
     /// What the parametrization multiplies the logits by, as a factor of the head.
     pub fn head_multiplier(&self) -> f64 {
         self.head_multiplier

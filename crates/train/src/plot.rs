@@ -38,8 +38,11 @@ const COLOURS: [RGBColor; 7] = [
 /// Writes the panels beside each other into an SVG file.
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error::Io`], and [`Error::Config`] for a name that does not end in .svg.
 pub fn write(path: &Path, panels: &[Panel]) -> Result<(), Error> {
+    if path.extension().is_none_or(|extension| extension != "svg") {
+        return Err(Error::config("--plot", format!("{:?} must end in .svg", path.display().to_string())));
+    }
     let mut text = String::new();
     let drawn = draw(&mut text, panels);
     if let Err(problem) = drawn {

@@ -24,7 +24,8 @@ pub struct BlockSignal {
     pub stream_gradient: f64,
     /// Norm of the gradients of the block's parameters together.
     pub gradient: f64,
-    /// Mean entropy of attention's weights, as a part of that of uniform ones, over all positions but the first.
+    /// Mean entropy of attention's weights, as a part of that of uniform ones, over all positions but the first; NaN for
+    /// a context of one token.
     pub entropy: f64,
     /// Largest size of an attention logit that is not masked.
     pub largest_logit: f64,
@@ -63,7 +64,7 @@ pub fn slope(points: &[(f64, f64)]) -> f64 {
     over / points.iter().map(|(x, _)| (x - mx).powi(2)).sum::<f64>()
 }
 
-/// Measures one model on one batch, calibrated as its configuration asks. `spectrum` adds the singular values of every
+/// Measures one model on one batch, calibrated as its configuration asks and without dropout. `spectrum` adds the singular values of every
 /// matrix of the blocks.
 ///
 /// # Errors
@@ -84,6 +85,7 @@ fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
     let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &plain)?
         .with_precision(config.train.precision);
     let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
+    let trainer = trainer.with_dropout(0.0);
     let batch = task.batch(config.seed, Split::Train, 1, 0..config.train.batch_size);
     let (tokens, targets) = batch.tensors(&plain);
     let seen = Seen { softcap: config.model.attention_softcap, ..Seen::default() };
@@ -96,7 +98,11 @@ fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
         .iter()
         .map(|leaf| leaf.grad(&graph).map_or_else(|| Tensor::zeros([1], &plain), |g| g.square().mean()))
         .collect();
-    let tokens = (batch.rows * batch.time) as f64;
+    // What the loss is divided by.
+    let tokens = match batch.weights(&plain) {
+        Some(weights) => f64::from(weights.sum().into_scalar::<f32>()),
+        None => (batch.rows * batch.time) as f64,
+    };
     // A second backward pass takes the gradients of the parameters: the first one has used up its graph.
     drop(graph);
     let (tokens_again, targets) = batch.tensors(&plain);
@@ -199,7 +205,15 @@ impl Probe for Seen {
         let entropy = -(weights.clone() * (weights + 1e-30).log()).sum_dim(3);
         let entropy = entropy.reshape([batch * heads, time]).mean_dim(0).reshape([time]);
         let share: Vec<f32> = (0..time)
-            .map(|t| if t == 0 { 0.0 } else { 1.0 / (((t + 1) as f32).ln() * (time - 1).max(1) as f32) })
+            .map(|t| {
+                if time == 1 {
+                    f32::NAN
+                } else if t == 0 {
+                    0.0
+                } else {
+                    1.0 / (((t + 1) as f32).ln() * (time - 1).max(1) as f32)
+                }
+            })
             .collect();
         let share = Tensor::<1>::from_floats(share.as_slice(), &entropy.device());
         self.attention.borrow_mut().extend([(entropy * share).sum(), largest]);

@@ -89,6 +89,11 @@ impl Trainer {
         Self { model: self.model.with_precision(precision), ..self }
     }
 
+    /// Zeroes with another probability from now on.
+    pub(crate) fn with_dropout(self, dropout: f64) -> Self {
+        Self { model: self.model.with_dropout(dropout), ..self }
+    }
+
     /// One update from `batches`, the micro-batches of a step, at the scheduled learning rate `lr`.
     /// Their gradients are averaged. With `observe` the row also holds the rms of the stream.
     pub fn step(mut self, batches: &[Batch], lr: f64, observe: bool) -> (Self, Row) {

@@ -49,7 +49,9 @@ pub fn gradient_quotient(objective: &Objective<'_>, weights: &[Vec<f32>]) -> (f6
         sum += ((g - hg) / (g + 1e-5f64.copysign(if g < 0.0 { -1.0 } else { 1.0 })) - 1.0).abs();
         count += 1;
     }
-    (sum / count.max(1) as f64, hg)
+    // Where nothing has a gradient there is no quotient, and nothing that could be trained.
+    let is_dead = g.iter().flatten().all(|g| *g == 0.0);
+    (if is_dead { f64::INFINITY } else { sum / count.max(1) as f64 }, hg)
 }
 
 /// The length of a gradient in the norm of GradInit's constraint: the sum of sizes where the step is the sign of the
@@ -150,7 +152,7 @@ impl Work<'_> {
             if step == 0 {
                 before = here;
             }
-            if best.as_ref().is_none_or(|(lowest, _)| here < *lowest) {
+            if best.as_ref().is_none_or(|(lowest, _)| here < *lowest && here.is_finite()) {
                 best = Some((here, alpha.clone()));
             }
             if step == steps {

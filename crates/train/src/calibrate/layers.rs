@@ -3,7 +3,7 @@
 use super::{Measured, Work};
 use burn::module::Module;
 use burn::module::ParamId;
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use unitgain_init::Role;
@@ -35,7 +35,9 @@ pub fn centred(outputs: &[f32], columns: usize) -> Vec<(f64, f64)> {
         .map(|c| {
             let column: Vec<f32> = outputs.iter().skip(c).step_by(columns).copied().collect();
             let (mean, variance) = moments(&column);
-            (if variance > 0.0 { variance.powf(-0.5) } else { 1.0 }, mean)
+            // Below that it is the rounding of a column that is constant.
+            let varies = variance > 1e-10 * mean * mean;
+            (if varies { variance.powf(-0.5) } else { 1.0 }, mean)
         })
         .collect()
 }
@@ -105,7 +107,8 @@ impl Probe for Centre {
         self.0.borrow_mut().push((weight, moments(&values).1, each.clone()));
         let of = |f: fn(&(f64, f64)) -> f64| {
             let values: Vec<f32> = each.iter().map(|pair| f(pair) as f32).collect();
-            Tensor::<1>::from_floats(values.as_slice(), &y.device()).unsqueeze::<2>()
+            let row = Tensor::<1>::from_floats(values.as_slice(), &y.device()).unsqueeze::<2>();
+            row.cast(FloatDType::from(y.dtype()))
         };
         (y.clone() - of(|(_, mean)| *mean)) * of(|(scale, _)| *scale)
     }
@@ -148,6 +151,10 @@ impl Work<'_> {
             let holds = seen.iter().all(|(_, _, factor)| *factor == 1.0);
             if holds || pass == passes {
                 (self.progress)(passes, passes);
+                let missed = seen.iter().filter(|(_, variance, factor)| *factor != 1.0 || *variance == 0.0).count();
+                if missed > 0 {
+                    tracing::warn!("lsuv: {missed} of {} layers are not at variance 1, or write nothing", seen.len());
+                }
                 let named = |id: &ParamId| format!("variance of the output of {}", paths[id]);
                 return first
                     .iter()
@@ -218,16 +225,18 @@ impl Work<'_> {
             Some((table.entries()[index].path.clone(), ratio))
         };
         for block in (0..model.n_layers).map(Some) {
-            let plain_qk = model.qk_norm.is_none() && !model.placement.qkv_norm();
-            let inner = |branch| model.placement.inner_norm(branch);
+            let [around_attention, around_mlp] =
+                [Branch::Attention, Branch::Mlp].map(|branch| model.placement_of(block.unwrap_or(0), branch));
+            let qkv = around_attention.qkv_norm();
+            let plain_qk = model.qk_norm.is_none() && !qkv;
             let pairs = [
                 (plain_qk, [(Role::Query, "query"), (Role::Key, "key")]),
                 (
-                    !inner(Branch::Attention) && !model.placement.qkv_norm(),
+                    !around_attention.inner_norm(Branch::Attention) && !qkv,
                     [(Role::Value, "value"), (Role::AttentionOutput, "out")],
                 ),
                 (
-                    !inner(Branch::Mlp) && (gated || model.activation == Activation::Relu),
+                    !around_mlp.inner_norm(Branch::Mlp) && (gated || model.activation == Activation::Relu),
                     [(Role::MlpIn, "up"), (Role::MlpOut, "down")],
                 ),
             ];
@@ -247,6 +256,13 @@ impl Work<'_> {
     }
 
     pub(super) fn admin(&mut self) -> Vec<Measured> {
+        let mut first = Vec::new();
+        self.change(|path, values| {
+            if path.ends_with(".omega") {
+                first.push(f64::from(values[0]));
+                values.fill(1.0);
+            }
+        });
         let probe = Branches::default();
         self.see(&probe);
         let seen = probe.0.into_inner();
@@ -257,7 +273,7 @@ impl Work<'_> {
             if path.ends_with(".omega") {
                 let omega = omegas[index];
                 index += 1;
-                measured.push(Measured { what: path.into(), before: f64::from(values[0]), after: omega });
+                measured.push(Measured { what: path.into(), before: first[index - 1], after: omega });
                 values.fill(omega as f32);
             }
         });

@@ -60,8 +60,8 @@ pub enum Calibrate {
     },
     /// GradInit (arXiv:2102.08098): a factor for each matrix, by Adam: while the gradient is longer than `gamma` down the
     /// slope of its length, else down the slope of the loss after one step of the optimizer, on a batch half of which is
-    /// new. The derivatives are those of the paper, with `H v` a central difference of two gradients: a step costs 4
-    /// gradients at most.
+    /// new. The derivatives are those of the paper, with `H v` a central difference of two gradients: a step costs up to 6
+    /// gradients of a batch.
     GradInit {
         /// Default 100; the paper has 390.
         #[serde(default = "default_grad_steps")]
@@ -147,10 +147,10 @@ impl Calibrate {
 
     /// What is wrong with the settings, or with them for this model, if anything: the key below `init.calibrate`,
     /// and the problem.
-    pub(crate) fn check(self, model: &ModelConfig) -> Result<(), (&'static str, String)> {
-        let positive = |key, x: f64| match x > 0.0 && x.is_finite() {
+    pub(crate) fn check(self, model: &ModelConfig, tokens: usize) -> Result<(), (&'static str, String)> {
+        let positive = |key, x: f64| match (1e-30..=1e30).contains(&x) {
             true => Ok(()),
-            false => Err((key, format!("{x} must be a positive number"))),
+            false => Err((key, format!("{x} must be a number from 1e-30 to 1e30"))),
         };
         let some = |key, n: usize| match (1..=1_000_000).contains(&n) {
             true => Ok(()),
@@ -167,6 +167,9 @@ impl Calibrate {
                 "kind",
                 "\"data_dependent\" sets biases; set model.bias = true, and leave attention_bias out".into(),
             )),
+            Self::DataDependent { .. } if tokens < 2 => {
+                Err(("kind", "\"data_dependent\" needs more than one token in a batch, to have a variance".into()))
+            }
             Self::DataDependent { .. } => Ok(()),
             Self::Admin {} => match model.placements().all(|(p, _)| matches!(p, Placement::Admin { .. })) {
                 true => Ok(()),
@@ -202,6 +205,9 @@ pub fn calibrate(
         let rows = config.train.batch_size;
         task.batch(config.seed, Split::Train, 0, i * rows..(i + 1) * rows)
     };
+    // Two gradients under two masks would differ by the masks.
+    let dropout = config.model.dropout;
+    let trainer = trainer.with_dropout(0.0);
     let mut work = Work { trainer, config, progress, batch: &batch };
     let measured = match kind {
         Calibrate::Lsuv { tolerance, passes } => work.lsuv(tolerance, passes),
@@ -210,7 +216,7 @@ pub fn calibrate(
         Calibrate::MetaInit { steps, lr, momentum } => work.meta_init(steps, lr, momentum),
         Calibrate::GradInit { steps, lr, gamma, eta } => work.grad_init(steps, lr, gamma, eta),
     };
-    let trainer = work.trainer;
+    let trainer = work.trainer.with_dropout(dropout);
     match measured.iter().find(|m| !(m.before.is_finite() && m.after.is_finite())) {
         Some(bad) => {
             let problem = format!(
@@ -268,7 +274,7 @@ impl Work<'_> {
         }
     }
 
-    /// Loss and gradients of a model on a batch, which the progress of dropout does not touch.
+    /// Loss and gradients of a model on a batch.
     fn gradients(&self, model: &Transformer, batch: &Batch) -> (f64, Gradients) {
         let (tokens, targets) = batch.tensors(&self.device());
         let loss = cross_entropy(model.forward(tokens), targets, batch.weights(&self.device()));

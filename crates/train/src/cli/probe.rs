@@ -78,11 +78,7 @@ impl Spread {
     }
 
     fn shown(&self) -> String {
-        let number = |x: f64| match x.abs() {
-            0.0 => "0".to_string(),
-            size if (1e-2..1e4).contains(&size) => format!("{x:.3}"),
-            _ => format!("{x:.1e}"),
-        };
+        let number = table::number;
         match self.count {
             1 => number(self.mean),
             _ => format!("{} +- {}", number(self.mean), number(self.std)),
@@ -96,7 +92,12 @@ impl Args {
         for path in &self.configs {
             let config = self.overrides.load(path)?;
             self.overrides.self_test(&config.backend)?;
-            let or = |given: &[usize], own| if given.is_empty() { vec![own] } else { given.to_vec() };
+            let or = |given: &[usize], own| {
+                let mut sizes = if given.is_empty() { vec![own] } else { given.to_vec() };
+                sizes.sort_unstable();
+                sizes.dedup();
+                sizes
+            };
             for depth in or(&self.depths, config.model.n_layers) {
                 for width in or(&self.widths, config.model.d_model) {
                     let mut config = config.clone();
@@ -122,14 +123,17 @@ impl Args {
             probed.push(job);
         }
         bar.finish_and_clear();
-        let several = [self.depths.len() > 1, self.widths.len() > 1];
+        let several = [|job: &Probed| job.depth, |job: &Probed| job.width]
+            .map(|size| probed.iter().any(|job| size(job) != size(&probed[0])));
+        let is_finite = probed.iter().flat_map(|job| &job.seeds).all(|signal| signal.loss.is_finite());
+        let outcome = if is_finite { Outcome::Success } else { Outcome::Negative };
         if let Some(path) = &self.plot {
             plot::write(path, &panels(&probed, several))?;
         }
         let mut out = std::io::stdout();
         if self.json {
             writeln!(out, "{}", serde_json::to_string_pretty(&probed)?)?;
-            return Ok(Outcome::Success);
+            return Ok(outcome);
         }
         if several == [false; 2] {
             for job in &probed {
@@ -137,7 +141,7 @@ impl Args {
             }
         }
         summary(&probed, several)?;
-        Ok(Outcome::Success)
+        Ok(outcome)
     }
 }
 
@@ -167,7 +171,9 @@ fn blocks(job: &Probed) -> anyhow::Result<()> {
             of(&|b| b.gradient),
             of(&|b| b.entropy),
             of(&|b| b.largest_logit),
-            range.map_or("left out".into(), |[most, least]| format!("{least:.1e} to {most:.2}")),
+            range.map_or("left out".into(), |[most, least]| {
+                format!("{} to {}", table::number(least), table::number(most))
+            }),
         ]
     };
     let rows: Vec<_> = (0..job.depth).map(cells).collect();

@@ -1,5 +1,5 @@
-use super::Outcome;
 use super::overrides::Overrides;
+use super::{Outcome, table};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
@@ -109,7 +109,8 @@ impl View {
                     bar.finish_and_clear();
                 }
                 for Measured { what, before, after } in *measured {
-                    self.line(&format!("calibrated: {what} {before:.4} to {after:.4}"));
+                    let [before, after] = [*before, *after].map(table::number);
+                    self.line(&format!("calibrated: {what} {before} to {after}"));
                 }
             }
             Event::Step(step) => {

@@ -294,7 +294,9 @@ impl RunConfig {
         }
         let below = |section: &str, (key, problem): (&str, String)| Error::config(&format!("{section}.{key}"), problem);
         if let Some(calibrate) = self.init.calibrate {
-            calibrate.check(&self.model).map_err(|e| below("init.calibrate", e))?;
+            calibrate
+                .check(&self.model, self.train.batch_size * self.model.context)
+                .map_err(|e| below("init.calibrate", e))?;
         }
         self.train.clip.check().map_err(|e| below("train.clip", e))?;
         self.optimizer.check().map_err(|e| below("optimizer", e))?;
