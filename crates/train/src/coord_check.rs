@@ -1,13 +1,12 @@
 //! Coordinate check: whether what a few steps change in each activation depends on the width, or on the depth
 //! (arXiv:2203.03466, appendix D.1). Under a parametrization that transfers it does not.
 
-use crate::signal::slope;
+use crate::signal::{attention_logits, slope};
 use crate::{Batch, Error, RunConfig, Split, Trainer, calibrate, device};
-use burn::tensor::{Bool, Device, FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use unitgain_kernels::composed;
 use unitgain_model::{Branch, Point, Probe};
 
 /// What is varied.
@@ -101,12 +100,7 @@ pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + 
     if options.sizes.len() < 2 {
         return Err(Error::config("sizes", "a slope needs at least two of them"));
     }
-    let mut work = || measured(config, options, progress);
-    let mut work = || if config.train.fused { work() } else { composed(&mut work) };
-    if device::is_host(&config.backend) {
-        return rayon::scope(|_| work());
-    }
-    device::guarded(work).unwrap_or_else(|said| Err(device::failure(&config.backend, &said)))
+    device::compute(config, || measured(config, options, progress))
 }
 
 /// rms of the change of each activation, by step.
@@ -262,11 +256,7 @@ impl Probe for Seen {
 
     fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
         let Some(block) = self.index(block) else { return };
-        let [q, k] = [q, k].map(|x| x.clone().cast(FloatDType::F32).swap_dims(1, 2));
-        let ([batch, heads, time, head_dim], [_, kv_heads, ..]) = (q.dims(), k.dims());
-        let k = k.unsqueeze_dim::<5>(2).expand([batch, kv_heads, heads / kv_heads, time, head_dim]);
-        let logits = q.matmul(k.reshape([batch, heads, time, head_dim]).transpose()) * scale;
-        let later = Tensor::<2, Bool>::tril_mask([time, time], 0, &logits.device()).unsqueeze::<4>();
+        let (logits, later) = attention_logits(q.clone(), k.clone(), scale);
         self.note(Name::Logits(block), &logits.mask_fill(later, 0.0));
     }
 }

@@ -1,8 +1,9 @@
 //! Devices by name.
 
-use crate::{Error, metrics};
+use crate::{Error, RunConfig, metrics};
 use burn::tensor::{DType, Device, Tensor};
 use std::panic::AssertUnwindSafe;
+use unitgain_kernels::composed;
 
 /// Backends, whether each is compiled in, and whether it takes an index.
 const BACKENDS: [(&str, bool, bool); 5] = [
@@ -119,6 +120,18 @@ pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
         let said: Vec<&str> = said.filter(|line| !line.is_empty() && *line != "Caused by:").collect();
         said.join("; ").chars().take(300).collect()
     })
+}
+
+/// Runs the work of a configuration as its backend and its `train.fused` ask.
+pub(crate) fn compute<R: Send>(config: &RunConfig, work: impl FnOnce() -> Result<R, Error> + Send) -> Result<R, Error> {
+    let work = || if config.train.fused { work() } else { composed(work) };
+    if is_host(&config.backend) {
+        // From outside, every parallel operation would block this thread and wake all workers; from
+        // inside, it is one of them.
+        rayon::scope(|_| work())
+    } else {
+        guarded(work).unwrap_or_else(|said| Err(failure(&config.backend, &said)))
+    }
 }
 
 /// What to do about a device that stopped.

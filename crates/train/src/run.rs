@@ -7,7 +7,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use unitgain_kernels::composed;
 
 /// How a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,17 +58,7 @@ pub fn train(
     start: Start,
     on_event: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<Summary, Error> {
-    let mut run = || {
-        let mut run = || Run::open(config, folder, start, on_event)?.go(on_event);
-        if config.train.fused { run() } else { composed(run) }
-    };
-    if device::is_host(&config.backend) {
-        // From outside, every parallel operation would block this thread and wake all workers; from
-        // inside, it is one of them.
-        rayon::scope(|_| run())
-    } else {
-        device::guarded(run).unwrap_or_else(|said| Err(device::failure(&config.backend, &said)))
-    }
+    device::compute(config, || Run::open(config, folder, start, on_event)?.go(on_event))
 }
 
 struct Run {

@@ -3,11 +3,10 @@
 
 use crate::checkpoint::weights;
 use crate::{Error, Gradients, RunConfig, Split, Trainer, calibrate, device};
-use burn::tensor::{Bool, Tensor, activation};
+use burn::tensor::{Bool, FloatDType, Tensor, activation};
 use serde::Serialize;
 use std::cell::RefCell;
 use unitgain_init::matrix::singular_values;
-use unitgain_kernels::composed;
 use unitgain_model::{Branch, Point, Probe, cross_entropy};
 
 /// What one block does at step 0.
@@ -70,13 +69,7 @@ pub fn slope(points: &[(f64, f64)]) -> f64 {
 /// # Errors
 /// As [`RunConfig::prepare`] and [`calibrate()`].
 pub fn measure(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
-    let host = device::is_host(&config.backend);
-    let run = || if config.train.fused { measured(config, spectrum) } else { composed(|| measured(config, spectrum)) };
-    if host {
-        rayon::scope(|_| run())
-    } else {
-        device::guarded(run).unwrap_or_else(|said| Err(device::failure(&config.backend, &said)))
-    }
+    device::compute(config, || measured(config, spectrum))
 }
 
 fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
@@ -191,14 +184,9 @@ impl Probe for Seen {
     }
 
     fn attention(&self, _: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
-        let f32 = burn::tensor::FloatDType::F32;
-        // [batch, heads, time, head_dim], each key once for every query head of its group.
-        let [q, k] = [q, k].map(|x| x.clone().inner().cast(f32).swap_dims(1, 2));
-        let ([batch, heads, time, head_dim], [_, kv_heads, ..]) = (q.dims(), k.dims());
-        let k = k.unsqueeze_dim::<5>(2).expand([batch, kv_heads, heads / kv_heads, time, head_dim]);
-        let logits = q.matmul(k.reshape([batch, heads, time, head_dim]).transpose()) * scale;
+        let (logits, later) = attention_logits(q.clone().inner(), k.clone().inner(), scale);
+        let [batch, heads, time, _] = logits.dims();
         let logits = if self.softcap > 0.0 { (logits / self.softcap).tanh() * self.softcap } else { logits };
-        let later = Tensor::<2, Bool>::tril_mask([time, time], 0, &logits.device()).unsqueeze::<4>();
         let largest = logits.clone().abs().mask_fill(later.clone(), 0.0).max();
         let weights = activation::softmax(logits.mask_fill(later, f32::NEG_INFINITY), 3);
         // 0 ln 0 is 0.
@@ -218,6 +206,17 @@ impl Probe for Seen {
         let share = Tensor::<1>::from_floats(share.as_slice(), &entropy.device());
         self.attention.borrow_mut().extend([(entropy * share).sum(), largest]);
     }
+}
+
+/// `scale q k^T` in f32, `[batch, heads, time, time]`, of queries and keys `[batch, time, heads, head_dim]`, each key once
+/// for every query head of its group, and the mask of what comes later.
+pub(crate) fn attention_logits(q: Tensor<4>, k: Tensor<4>, scale: f64) -> (Tensor<4>, Tensor<4, Bool>) {
+    let [q, k] = [q, k].map(|x| x.cast(FloatDType::F32).swap_dims(1, 2));
+    let ([batch, heads, time, head_dim], [_, kv_heads, ..]) = (q.dims(), k.dims());
+    let k = k.unsqueeze_dim::<5>(2).expand([batch, kv_heads, heads / kv_heads, time, head_dim]);
+    let logits = q.matmul(k.reshape([batch, heads, time, head_dim]).transpose()) * scale;
+    let later = Tensor::<2, Bool>::tril_mask([time, time], 0, &logits.device()).unsqueeze::<4>();
+    (logits, later)
 }
 
 #[cfg(test)]
