@@ -19,7 +19,10 @@ fn last_block(placement: Placement) -> BlockConfig {
 #[test]
 fn combinations_are_refused_or_warned_of() {
     let deep = || ModelConfig { placement: Placement::DeepNorm {}, ..tiny() };
-    let mup = |base_width| Parametrization::Mup { base_width, base_head_dim: None };
+    let mup = |base_width| Parametrization::mup(base_width);
+    let spectral = Parametrization::Spectral { base_width: 4, base_head_dim: None };
+    let complete = Parametrization::CompleteP { base_width: 4, base_depth: 1, base_head_dim: None, alpha: 1.0 };
+    let unit = Parametrization::ALL[5];
     let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
     let dyt = NormConfig::Dyt { alpha: None, bias: true };
     let init = |name: &str| Scheme::all().into_iter().find(|scheme| scheme.about().0 == name);
@@ -63,6 +66,13 @@ fn combinations_are_refused_or_warned_of() {
         ModelConfig { init: init("zero"), placement: Placement::Sandwich {}, ..tiny() },
         ModelConfig { init: init("mimetic"), parametrization: mup(4), ..tiny() },
         ModelConfig { init: init("mimetic"), n_kv_heads: Some(2), ..tiny() },
+        ModelConfig { parametrization: spectral, ..tiny() },
+        ModelConfig { parametrization: complete, placement: Placement::ScaledPreNorm {}, ..tiny() },
+        ModelConfig { parametrization: unit, ..tiny() },
+        ModelConfig { parametrization: unit, tie_embeddings: false, init: Some(Scheme::lecun()), ..tiny() },
+        ModelConfig { parametrization: unit, tie_embeddings: false, placement: Placement::Sandwich {}, ..tiny() },
+        ModelConfig { zero_query: true, qk_norm: NormConfig::rms_norm(), ..tiny() },
+        ModelConfig { zero_readout: true, ..tiny() },
     ];
     let warned = [
         ModelConfig { final_norm: Some(false), ..tiny() },

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use unitgain_init::matrix::{mimetic_factors, singular_values};
 use unitgain_model::{Branch, ModelConfig, NormConfig, Placement, Point, Position, Probe, ScaleConfig};
 use unitgain_mup::Update;
-use unitgain_residual::{Residual, Site, Stream};
+use unitgain_residual::{Joint, Residual, Site, Stream};
 use unitgain_train::calibrate::{
     admin_omegas, centred, grad_init_slopes, gradient_norm, gradient_quotient, lsuv_factor,
 };
@@ -24,6 +24,7 @@ fn extras_match_the_reference() {
             "admin_profile" => admin(case),
             "fixup_residual_mlp" => fixup(case),
             "spectral_condition" => spectral(case),
+            "u_mup_table" => u_mup(case),
             _ => return false,
         }
         true
@@ -251,7 +252,7 @@ fn fixup(case: &Case) {
     let mut stream = Stream::new(leaves["x"].clone(), 1, false);
     for block in 0..blocks {
         let of = |name: &str| leaves[&format!("block{block}.{name}")].clone();
-        let site = Site { layer: block, layers: blocks, width: d, gain: 1.0, branch: Branch::Mlp };
+        let site = Site { layer: block, layers: blocks, width: d, joint: Joint::of(1.0), branch: Branch::Mlp };
         let scale = ScaleConfig::Fixup {};
         let residual = Residual::new(Placement::None {}, &NormConfig::None {}, scale, site, &device);
         // Ours start at 1 and 0; the reference's have other values, which the branch is given instead.
@@ -330,4 +331,59 @@ fn a_probe_changes_what_follows_and_nothing_else_does() {
     let doubled: Vec<f32> = host(model.forward_probed(tokens, &Double));
     let twice: Vec<f32> = plain.iter().map(|x| 2.0 * x).collect();
     assert!(max_difference(&doubled, &twice) < 1e-5);
+}
+
+/// Learning rates and init of every weight, and the residual coefficients, of the authors' package. It has one
+/// weight for query, key and value.
+fn u_mup(case: &Case) {
+    use unitgain_model::{Activation, Parametrization};
+    let layers = case.size("layers");
+    let config = ModelConfig {
+        vocab_size: Some(case.size("vocab")),
+        d_model: case.size("hidden"),
+        n_layers: layers,
+        n_heads: case.size("heads"),
+        d_ff: Some(4 * case.size("hidden")),
+        activation: Activation::SwiGlu,
+        position: Position::Rope { theta: 1e4 },
+        tie_embeddings: false,
+        parametrization: Parametrization::ALL[5],
+        ..ModelConfig::default()
+    };
+    let (_, table) = config.build(1, &Device::flex()).unwrap();
+    let (adam, sgd) = (table.clone().for_update(Update::Normalized), table.for_update(Update::Proportional));
+    let ours = |theirs: &str| -> Vec<String> {
+        match theirs.split('.').collect::<Vec<_>>()[..] {
+            ["embedding", _] => vec!["embedding".into()],
+            ["projection", _] => vec!["head.weight".into()],
+            ["layers", l, _, "linear_qkv", _] => {
+                ["query", "key", "value"].map(|name| format!("blocks.{l}.attention.{name}.weight")).to_vec()
+            }
+            ["layers", l, _, "linear_o", _] => vec![format!("blocks.{l}.attention.out.weight")],
+            ["layers", l, _, "linear_1", _] => vec![format!("blocks.{l}.mlp.up.weight")],
+            ["layers", l, _, "linear_gate", _] => vec![format!("blocks.{l}.mlp.gate.weight")],
+            ["layers", l, _, "linear_2", _] => vec![format!("blocks.{l}.mlp.down.weight")],
+            _ => panic!("{}: unknown weight {theirs}", case.name),
+        }
+    };
+    for (theirs, want) in case.json["expected"]["params"].as_object().unwrap() {
+        for path in ours(theirs) {
+            let of = |table: &unitgain_model::ParamTable| table.iter().find(|e| e.path == path).unwrap().clone();
+            let got = [of(&adam).factors.lr, of(&sgd).factors.lr, of(&adam).init_std];
+            let want = ["adam_lr_factor", "sgd_lr_factor", "init_std"].map(|key| want[key].as_f64().unwrap());
+            case.close("all", &path, &got, &want);
+        }
+    }
+    for (settings, want) in case.json["expected"]["residual_tau"].as_object().unwrap() {
+        let [alpha, ratio] = [0, 1].map(|i| {
+            let setting = settings.split(',').nth(i).and_then(|s| s.split('=').nth(1)).unwrap();
+            setting.parse::<f64>().unwrap()
+        });
+        let tau: Vec<f64> = (0..2 * layers).map(|i| unitgain_mup::u_mup_tau(i, layers, alpha, ratio)).collect();
+        let skip: Vec<f64> = tau.iter().map(|tau| (1.0 + tau * tau).powf(-0.5)).collect();
+        let branch: Vec<f64> = tau.iter().zip(&skip).map(|(tau, skip)| tau * skip).collect();
+        for (key, got) in [("tau", tau), ("skip_coefficient", skip), ("branch_coefficient", branch)] {
+            case.close("all", key, &got, &crate::common::golden::numbers(&want[key]));
+        }
+    }
 }

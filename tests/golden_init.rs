@@ -186,7 +186,13 @@ fn depth_width(case: &Case, row: &Value) {
     close("wang", std(Scheme::Wang { numerator: 2.0 }, Role::AttentionOutput), number(row, "wang_init_std"));
     close("wang, query", std(Scheme::Wang { numerator: 2.0 }, Role::Query), number(row, "small_init_std"));
     close("linear", std(Scheme::TorchLinear { embedding_std: 1.0 }, Role::Query), number(row, "linear_default_std"));
-    let site = Site { layer: 0, layers, width: 8, gain: 1.0, branch: unitgain_residual::Branch::Mlp };
+    let site = Site {
+        layer: 0,
+        layers,
+        width: 8,
+        joint: unitgain_residual::Joint::of(1.0),
+        branch: unitgain_residual::Branch::Mlp,
+    };
     assert_eq!(ScaleConfig::LayerScale { init: None }.resolved(layers), {
         ScaleConfig::LayerScale { init: Some(number(row, "layerscale_init")) }
     });

@@ -67,11 +67,7 @@ pub(crate) fn varied() -> Vec<ModelConfig> {
             activation: Activation::GeluTanh,
             ..tiny()
         },
-        ModelConfig {
-            parametrization: Parametrization::Mup { base_width: 4, base_head_dim: None },
-            n_kv_heads: Some(1),
-            ..tiny()
-        },
+        ModelConfig { parametrization: Parametrization::mup(4), n_kv_heads: Some(1), ..tiny() },
     ]
 }
 
@@ -273,7 +269,7 @@ fn weights_have_the_standard_deviation_of_the_table() {
         for width in [32, 128] {
             let parametrization = match init {
                 Scheme::Mimetic { .. } => Parametrization::Standard {},
-                _ => Parametrization::Mup { base_width: 32, base_head_dim: None },
+                _ => Parametrization::mup(32),
             };
             let config = ModelConfig {
                 d_model: width,
@@ -302,7 +298,7 @@ fn weights_have_the_standard_deviation_of_the_table() {
 #[test]
 fn under_mup_a_fan_in_scheme_divides_by_the_width_once() {
     let std = |width, init: Scheme| {
-        let parametrization = Parametrization::Mup { base_width: 16, base_head_dim: None };
+        let parametrization = Parametrization::mup(16);
         let placement = if init.is_norm_free() { Placement::None {} } else { Placement::PreNorm {} };
         let init = Some(init);
         let config = ModelConfig { d_model: width, init, parametrization, placement, tie_embeddings: false, ..tiny() };
@@ -329,7 +325,7 @@ fn under_mup_a_fan_in_scheme_divides_by_the_width_once() {
 #[test]
 fn at_the_base_width_mup_is_standard_bit_for_bit() {
     let device = Device::flex().autodiff();
-    let mup = ModelConfig { parametrization: Parametrization::Mup { base_width: 16, base_head_dim: None }, ..tiny() };
+    let mup = ModelConfig { parametrization: Parametrization::mup(16), ..tiny() };
     let run = |config: &ModelConfig| {
         let model = build(config, &device);
         let loss = cross_entropy(model.forward(tokens(2, 12, &device)), tokens(2, 12, &device), None);
@@ -450,7 +446,7 @@ fn sizes_that_no_machine_has_are_refused() {
 
 #[test]
 fn a_base_width_that_divides_nothing_still_gives_finite_weights() {
-    let parametrization = Parametrization::Mup { base_width: 1, base_head_dim: None };
+    let parametrization = Parametrization::mup(1);
     let config = ModelConfig { d_ff: Some(8), init: Some(Scheme::kaiming()), parametrization, ..tiny() };
     let (_, table) = config.build(1, &Device::flex()).unwrap();
     for entry in table.iter().filter(|entry| entry.role().is_matrix()) {

@@ -46,7 +46,7 @@ fn compare(ours: OptimizerConfig, mut theirs: ModuleOptimizer, lr: f64) {
 
 #[test]
 fn adamw_is_burns() {
-    let ours = OptimizerConfig::Adamw { lr: 1e-2, betas: [0.8, 0.9], eps: 1e-6, weight_decay: 0.3 };
+    let ours = OptimizerConfig::Adamw { lr: 1e-2, betas: [0.8, 0.9], eps: 1e-6, weight_decay: 0.3.into() };
     let theirs = AdamWConfig::new().with_beta_1(0.8).with_beta_2(0.9).with_epsilon(1e-6).with_weight_decay(0.3);
     compare(ours, theirs.init(), 1e-2);
 }
@@ -80,7 +80,7 @@ fn only_matrices_decay() {
             let decays = entry.shape.len() == 2;
             assert_eq!(
                 optimizer.decay_of(entry),
-                if decays { optimizer.weight_decay() } else { 0.0 },
+                if decays { optimizer.weight_decay().value() } else { 0.0 },
                 "{}",
                 entry.path
             );
@@ -169,11 +169,11 @@ fn steps_of(case: &Case) {
     let (lr, weight_decay, eps) = (case.number("lr"), case.number("weight_decay"), case.number("eps"));
     let betas = || <[f64; 2]>::try_from(numbers(case.setting("betas"))).unwrap();
     let config = match case.text("optimizer") {
-        "adamw" => OptimizerConfig::Adamw { lr, betas: betas(), eps, weight_decay },
+        "adamw" => OptimizerConfig::Adamw { lr, betas: betas(), eps, weight_decay: weight_decay.into() },
         "adam_l2" => OptimizerConfig::Adam { lr, betas: betas(), eps, weight_decay },
         "sgd_momentum" => OptimizerConfig::Sgd { lr, momentum: case.number("momentum"), nesterov: false, weight_decay },
         // The rule in words has the averages; settings.betas are those of Adam.
-        "lion" => OptimizerConfig::Lion { lr, betas: [0.9, 0.99], weight_decay },
+        "lion" => OptimizerConfig::Lion { lr, betas: [0.9, 0.99], weight_decay: weight_decay.into() },
         other => panic!("{}: unknown optimizer {other:?}", case.name),
     };
     let mut rule = unitgain_train::optim::Rule::new(config);

@@ -322,8 +322,8 @@ fn a_checkpoint_that_does_not_fit_is_refused_by_name() {
         let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
         let other = RunConfig::parse(&config.to_toml(), "test", &settings).unwrap();
         let (other, _) = other.prepare().unwrap();
-        let (model, _) = other.model.build(1, &Device::flex()).unwrap();
-        checkpoint.load_model(model).unwrap_err().to_string()
+        let (model, table) = other.model.build(1, &Device::flex()).unwrap();
+        checkpoint.load_model(model, &table).unwrap_err().to_string()
     };
     let norm = load(&["model.norm=rms_norm"]);
     assert!(norm.contains("norms.0.RmsNorm.gamma is missing"), "{norm}");
@@ -331,6 +331,8 @@ fn a_checkpoint_that_does_not_fit_is_refused_by_name() {
     assert!(width.contains("blocks.0.mlp.up.weight is [16, 64], the model's is [16, 32]"), "{width}");
     let depth = load(&["model.n_layers=1"]);
     assert!(depth.contains("blocks.1.attention.key.weight is not in the model"), "{depth}");
+    let mup = load(&["model.parametrization.kind=mup", "model.parametrization.base_width=8"]);
+    assert!(mup.contains("parametrization {\"kind\":\"standard\"}") && mup.contains("\"base_width\":8"), "{mup}");
 }
 
 #[test]
@@ -343,7 +345,7 @@ fn a_checkpoint_alone_rebuilds_the_model() {
     std::fs::remove_file(folder.join("config.toml")).unwrap();
     let checkpoint = Checkpoint::newest(&folder).unwrap();
     let (model, table) = checkpoint.config.model.build(77, &Device::flex()).unwrap();
-    let model = checkpoint.load_model(model).unwrap();
+    let model = checkpoint.load_model(model, &table).unwrap();
     assert_eq!(weights(&model).len(), table.entries().len());
     assert_eq!(table.iter().find(|e| e.path.ends_with("query.weight")).unwrap().factors.lr, 0.5);
 }

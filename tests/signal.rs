@@ -129,7 +129,7 @@ fn a_coordinate_check_tells_mup_from_standard() {
         let options = Options { axis: Axis::Width, sizes: vec![32, 64, 128, 256], steps: 3, seeds: 2, tolerance: 0.25 };
         run(&config, &options, &mut || ()).unwrap()
     };
-    let mup = check(Parametrization::Mup { base_width: 32, base_head_dim: None }, 3e-3);
+    let mup = check(Parametrization::mup(32), 3e-3);
     assert!(mup.iter().all(|layer| layer.verdict != Verdict::Grows), "{mup:#?}");
     let standard = check(Parametrization::Standard {}, 3e-3);
     let grows = |name: &str| standard.iter().find(|layer| layer.name == name).unwrap().verdict == Verdict::Grows;

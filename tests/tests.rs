@@ -10,10 +10,12 @@ mod devices;
 mod examples;
 mod golden_extras;
 mod golden_init;
+mod golden_mup;
 mod golden_norms;
 mod model;
 mod norms;
 mod optimizers;
+
 mod placements;
 mod precision;
 mod run;

@@ -54,28 +54,10 @@ fn trajectories_match_the_reference() {
                 attention_bias: Some(false),
                 tie_embeddings: case.setting("tied").as_bool().unwrap(),
                 norm: NormConfig::LayerNorm { eps: case.number("norm_eps"), gain: true, bias: true },
-                parametrization: Parametrization::Mup { base_width: n("base_width"), base_head_dim: None },
+                parametrization: Parametrization::mup(n("base_width")),
                 ..ModelConfig::default()
             };
-            let mut names = Names::default();
-            names.plain("tok.weight", "embedding".into());
-            names.plain("pos.weight", "position".into());
-            for l in 0..n("layers") {
-                let block = format!("blocks.{l}");
-                for (theirs, ours) in [("q", "query"), ("k", "key"), ("v", "value"), ("o", "out")] {
-                    names.turned(&format!("{block}.attn.{theirs}.weight"), format!("{block}.attention.{ours}.weight"));
-                }
-                for (theirs, ours) in [("fc1", "up"), ("fc2", "down")] {
-                    names.turned(&format!("{block}.{theirs}.weight"), format!("{block}.mlp.{ours}.weight"));
-                    names.plain(&format!("{block}.{theirs}.bias"), format!("{block}.mlp.{ours}.bias"));
-                }
-                for (theirs, ours) in [("ln1", "around_attention"), ("ln2", "around_mlp")] {
-                    let to = format!("{block}.{ours}.norms.0.LayerNorm");
-                    names.norm(&format!("{block}.{theirs}"), ["weight", "bias"], &to, true);
-                }
-            }
-            names.norm("ln_f", ["weight", "bias"], "final_norm.LayerNorm", true);
-            names.turned("head.weight", "head.weight".into());
+            let names = Names::mup(n("layers"));
             factors_match(case, &model, &names);
             follow(case, &model, &names);
             true
@@ -98,7 +80,9 @@ fn optimizer(case: &Case) -> OptimizerConfig {
     let (lr, weight_decay) = (case.number("lr"), case.number("weight_decay"));
     let betas = || <[f64; 2]>::try_from(numbers(case.setting("betas"))).unwrap();
     match case.text("optimizer") {
-        "adamw" | "mu_adamw" => OptimizerConfig::Adamw { lr, betas: betas(), eps: case.number("eps"), weight_decay },
+        "adamw" | "mu_adamw" => {
+            OptimizerConfig::Adamw { lr, betas: betas(), eps: case.number("eps"), weight_decay: weight_decay.into() }
+        }
         "adam" | "mu_adam" => OptimizerConfig::Adam { lr, betas: betas(), eps: case.number("eps"), weight_decay },
         "sgd" | "mu_sgd" => {
             let nesterov = case.setting("nesterov").as_bool().unwrap_or(false);
@@ -109,7 +93,7 @@ fn optimizer(case: &Case) -> OptimizerConfig {
                 weight_decay,
             }
         }
-        "lion" => OptimizerConfig::Lion { lr, betas: betas(), weight_decay },
+        "lion" => OptimizerConfig::Lion { lr, betas: betas(), weight_decay: weight_decay.into() },
         other => panic!("{}: unknown optimizer {other:?}", case.name),
     }
 }

@@ -194,10 +194,10 @@ fn adams_update_is_its_twin() {
     let task = DataConfig::default().load(8).unwrap();
     let config = ModelConfig { vocab_size: Some(task.vocab_size()), ..config };
     let kinds = [
-        OptimizerConfig::Adamw { lr: 1e-2, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1 },
+        OptimizerConfig::Adamw { lr: 1e-2, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1.into() },
         OptimizerConfig::Adam { lr: 1e-2, betas: [0.9, 0.999], eps: 1e-6, weight_decay: 0.1 },
         OptimizerConfig::Sgd { lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 0.1 },
-        OptimizerConfig::Lion { lr: 1e-3, betas: [0.9, 0.99], weight_decay: 0.1 },
+        OptimizerConfig::Lion { lr: 1e-3, betas: [0.9, 0.99], weight_decay: 0.1.into() },
     ];
     for optimizer in kinds {
         for clip in [ClipConfig::None {}, ClipConfig::GlobalNorm { max: 0.05 }] {

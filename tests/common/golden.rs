@@ -212,6 +212,30 @@ impl Names {
         names
     }
 
+    /// The names of the category mup.
+    pub(crate) fn mup(layers: usize) -> Self {
+        let mut names = Self::default();
+        names.plain("tok.weight", "embedding".into());
+        names.plain("pos.weight", "position".into());
+        for l in 0..layers {
+            let block = format!("blocks.{l}");
+            for (theirs, ours) in [("q", "query"), ("k", "key"), ("v", "value"), ("o", "out")] {
+                names.turned(&format!("{block}.attn.{theirs}.weight"), format!("{block}.attention.{ours}.weight"));
+            }
+            for (theirs, ours) in [("fc1", "up"), ("fc2", "down")] {
+                names.turned(&format!("{block}.{theirs}.weight"), format!("{block}.mlp.{ours}.weight"));
+                names.plain(&format!("{block}.{theirs}.bias"), format!("{block}.mlp.{ours}.bias"));
+            }
+            for (theirs, ours) in [("ln1", "around_attention"), ("ln2", "around_mlp")] {
+                let to = format!("{block}.{ours}.norms.0.LayerNorm");
+                names.norm(&format!("{block}.{theirs}"), ["weight", "bias"], &to, true);
+            }
+        }
+        names.norm("ln_f", ["weight", "bias"], "final_norm.LayerNorm", true);
+        names.turned("head.weight", "head.weight".into());
+        names
+    }
+
     /// Weights under our names and in our layout.
     pub(crate) fn ours<'a>(
         &self,

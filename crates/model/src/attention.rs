@@ -1,6 +1,6 @@
 use crate::block::Pass;
 use crate::fused;
-use crate::linear::{Linear, ScalarBiases};
+use crate::linear::{Linear, ScalarBiases, scaled};
 use crate::position::Rotary;
 use crate::precision::{cast, like};
 use crate::qk_norm::{QkNorm, heads};
@@ -57,6 +57,8 @@ pub(crate) struct Attention {
     pub(crate) kv_heads: usize,
     /// 0 is none.
     pub(crate) softcap: f64,
+    /// What its average of values is multiplied by (1 but for u-muP).
+    pub(crate) output_scale: f64,
 }
 
 impl Attention {
@@ -89,7 +91,7 @@ impl Attention {
             None => (k, v),
         };
         probe.attention(layer, &q, &k, self.qk_norm.scale());
-        let y = self.attend(q, k, v);
+        let y = scaled(self.attend(q, k, v), self.output_scale);
         let y = match &self.head_scale {
             Some(scale) => {
                 let scale = like(scale.val(), &y);

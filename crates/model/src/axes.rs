@@ -62,9 +62,13 @@ impl BranchAxes {
 }
 
 impl ModelConfig {
-    /// Width and head size.
+    /// Width, head size and depth.
     pub(crate) fn shape(&self) -> Shape {
-        Shape { width: self.d_model, head_dim: self.head_dim.unwrap_or(self.d_model / self.n_heads) }
+        Shape {
+            width: self.d_model,
+            head_dim: self.head_dim.unwrap_or(self.d_model / self.n_heads),
+            layers: self.n_layers,
+        }
     }
 
     /// The axes of a branch of block `layer`, overrides applied.

@@ -6,7 +6,7 @@ use crate::embedding::EmbeddingScale;
 use crate::position;
 use crate::qk_norm::{AttentionScale, QkNormOver};
 use unitgain_init::{Role, Scheme, Spec};
-use unitgain_mup::Parametrization;
+use unitgain_mup::{Form, Parametrization};
 use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
 use unitgain_residual::{Branch, Placement, Position, ScaleConfig};
@@ -111,7 +111,7 @@ pub static RULES: &[Rule] = &[
         applies: |c| scheme(c).is_norm_free() && has_any_norm(c),
     },
     Rule {
-        pair: "init = \"mimetic\" and parametrization = \"mup\"",
+        pair: "init = \"mimetic\" and parametrization other than \"standard\"",
         verdict: Verdict::Refuse,
         reason: "the sizes of attention's weights follow from a singular value decomposition, and muP's from the width",
         fix: "Set parametrization = \"standard\"",
@@ -154,13 +154,13 @@ pub static RULES: &[Rule] = &[
         },
     },
     Rule {
-        pair: "weight_norm and parametrization = \"mup\"",
+        pair: "weight_norm and parametrization other than \"standard\"",
         verdict: Verdict::Refuse,
         reason: "muP's table scales the init and the learning rate of a weight, and says nothing of one that is split \
                  into a length and a direction or whose size is divided out",
         fix: "Set weight_norm = \"none\", or parametrization = \"standard\"",
         applies: |c| {
-            c.weight_norm != (WeightNormConfig::None {}) && matches!(c.parametrization, Parametrization::Mup { .. })
+            c.weight_norm != (WeightNormConfig::None {}) && c.parametrization != (Parametrization::Standard {})
         },
     },
     Rule {
@@ -402,11 +402,80 @@ pub static RULES: &[Rule] = &[
         applies: |c| any(c, |b| b.norm.is_none() && !matches!(b.placement, Placement::PreNorm {} | Placement::None {})),
     },
     Rule {
-        pair: "parametrization = \"mup\" and base_width = d_model",
+        pair: "parametrization = \"mup\" or \"spectral\" and base_width = d_model, or \"depth_mup\" or \"complete_p\" and base_depth = n_layers too",
         verdict: Verdict::Warn,
-        reason: "at the base width muP is the standard parametrization",
-        fix: "Set base_width to the width that was tuned",
-        applies: |c| matches!(c.parametrization, Parametrization::Mup { base_width, .. } if base_width == c.d_model),
+        reason: "this is the base model, at which a parametrization is the standard one",
+        fix: "Set base_width (and base_depth) to the size that was tuned",
+        applies: |c| c.parametrization.is_base(c.shape()),
+    },
+    Rule {
+        pair: "parametrization = \"mup\" with form = \"table_3\" or \"table_9\", or \"spectral\", and tie_embeddings = true",
+        verdict: Verdict::Refuse,
+        reason: "there embedding and head are drawn or stepped differently, and one matrix cannot be both",
+        fix: "Set tie_embeddings = false, or parametrization = \"mup\" with form = \"table_8\"",
+        applies: |c| {
+            let ties = match c.parametrization {
+                Parametrization::Mup { form, .. } => form == Form::Table8,
+                Parametrization::Spectral { .. } => false,
+                Parametrization::Standard {} | Parametrization::UMup { .. } => true,
+                Parametrization::DepthMup { .. } | Parametrization::CompleteP { .. } => true,
+            };
+            c.tie_embeddings && !ties
+        },
+    },
+    Rule {
+        pair: "parametrization = \"depth_mup\" or \"complete_p\" and a placement, a scale or an init that counts depth",
+        verdict: Verdict::Refuse,
+        reason: "the parametrization already sets the size of a branch by depth; deep_norm, scaled_pre_norm, sub_norm, scale = \
+                 \"depth\" and gpt2, llama_depth, wang, spike_no_more, fixup and t_fixup would do so a second time",
+        fix: "Set placement = \"pre_norm\", scale = \"one\", and leave init out",
+        applies: |c| {
+            let counted = any(c, |b| b.placement.counts_depth() || b.scale.counts_depth()) || scheme(c).counts_depth();
+            c.parametrization.counts_depth() && !is_unit(c) && counted
+        },
+    },
+    Rule {
+        pair: "parametrization = \"u_mup\" and init other than \"normal\" with std = 1",
+        verdict: Verdict::Refuse,
+        reason: "u-muP draws every weight from N(0, 1) and scales the operations instead",
+        fix: "Leave init out",
+        applies: |c| is_unit(c) && scheme(c) != Scheme::Normal { std: 1.0 },
+    },
+    Rule {
+        pair: "parametrization = \"u_mup\" and tie_embeddings = true",
+        verdict: Verdict::Refuse,
+        reason: "embedding and head have different learning rates, and one matrix cannot have both",
+        fix: "Set tie_embeddings = false",
+        applies: |c| is_unit(c) && c.tie_embeddings,
+    },
+    Rule {
+        pair: "parametrization = \"u_mup\" and a placement other than \"pre_norm\" or \"none\", or a scale other than \"one\"",
+        verdict: Verdict::Refuse,
+        reason: "u-muP has its own residual connection, (x + tau f(n(x))) / sqrt(1 + tau^2)",
+        fix: "Set placement = \"pre_norm\" and scale = \"one\"",
+        applies: |c| {
+            let fits = |b: BranchAxes| {
+                matches!(b.placement, Placement::PreNorm {} | Placement::None {}) && b.scale == (ScaleConfig::One {})
+            };
+            is_unit(c) && any(c, |b| !fits(b))
+        },
+    },
+    Rule {
+        pair: "zero_query = true and qk_norm or weight_norm",
+        verdict: Verdict::Refuse,
+        reason: "both divide by the size of what is 0",
+        fix: "Leave zero_query out",
+        applies: |c| {
+            let normalized = !c.effective_qk_norm().is_none() || c.weight_norm != (WeightNormConfig::None {});
+            c.zero_query && normalized
+        },
+    },
+    Rule {
+        pair: "zero_readout = true and tie_embeddings = true",
+        verdict: Verdict::Refuse,
+        reason: "the head is the embedding, which cannot start at 0",
+        fix: "Set tie_embeddings = false",
+        applies: |c| c.zero_readout && c.tie_embeddings,
     },
 ];
 
@@ -440,6 +509,10 @@ fn scheme(c: &ModelConfig) -> Scheme {
 /// Whether the weights that write the stream start at 0.
 fn zeroes(c: &ModelConfig) -> bool {
     c.zero_writers || scheme(c).zeroes_writers()
+}
+
+fn is_unit(c: &ModelConfig) -> bool {
+    matches!(c.parametrization, Parametrization::UMup { .. })
 }
 
 fn is_mimetic(c: &ModelConfig) -> bool {

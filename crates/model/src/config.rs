@@ -8,7 +8,7 @@ use crate::shorthand;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use unitgain_init::Scheme;
-use unitgain_mup::{Parametrization, Shape};
+use unitgain_mup::Parametrization;
 use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
 use unitgain_residual::{Branch, Placement, Position as NormPosition, ScaleConfig};
@@ -120,7 +120,8 @@ pub struct ModelConfig {
     pub final_norm: Option<bool>,
     /// How the matrices are drawn. Default `gpt2`; `xavier` where gpt2's 1/sqrt(2L) would count depth a
     /// second time: with `deep_norm` and `sub_norm` (whose gains are those of xavier),
-    /// `scaled_pre_norm`, and `scale = "depth"`.
+    /// `scaled_pre_norm`, and `scale = "depth"`; `normal` under `depth_mup` and `complete_p`, and with a standard deviation
+    /// of 1 under `u_mup`.
     #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub init: Option<Scheme>,
     /// Whether each head's output has a learned scale, 1 at the start (arXiv:2110.09456). Default: with
@@ -131,7 +132,13 @@ pub struct ModelConfig {
     /// makes of nothing: the gain of a norm behind the branch where there is one (arXiv:1706.02677, section
     /// 5.1), else the gain of a standardized weight, else the weight that writes the stream. Default false.
     pub zero_writers: bool,
-    /// How init, multipliers and learning rates depend on width. Default `standard`.
+    /// Whether queries start at 0, so that attention starts uniform at every width (arXiv:2203.03466, appendix D.2). Default
+    /// false.
+    pub zero_query: bool,
+    /// Whether an untied head starts at 0, so that the first logits are 0 at every width (arXiv:2203.03466, appendix D.2).
+    /// Default false.
+    pub zero_readout: bool,
+    /// How init, multipliers and learning rates depend on width and depth. Default `standard`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub parametrization: Parametrization,
     /// Blocks that differ from the rest.
@@ -172,6 +179,8 @@ impl Default for ModelConfig {
             init: None,
             head_scale: None,
             zero_writers: false,
+            zero_query: false,
+            zero_readout: false,
             parametrization: Parametrization::Standard {},
             block: Vec::new(),
         }
@@ -201,11 +210,16 @@ impl ModelConfig {
         for block in &mut c.block {
             block.scale = block.scale.map(|scale| scale.resolved(c.n_layers));
         }
-        c.parametrization = c.parametrization.resolved(Shape { width: c.d_model, head_dim });
+        c.parametrization = c.parametrization.resolved(c.shape());
         let asking = c.branches().find(|b| b.placement.embedding_norm()).map(|b| b.norm);
         c.embedding_norm.get_or_insert(asking.unwrap_or(NormConfig::None {}));
         let counts_depth = c.branches().any(|b| b.placement.counts_depth() || b.scale.counts_depth());
-        let scheme = *c.init.get_or_insert(if counts_depth { Scheme::xavier() } else { Scheme::gpt2() });
+        let scheme = *c.init.get_or_insert(match c.parametrization {
+            Parametrization::UMup { .. } => Scheme::Normal { std: 1.0 },
+            Parametrization::DepthMup { .. } | Parametrization::CompleteP { .. } => Scheme::Normal { std: 0.02 },
+            _ if counts_depth => Scheme::xavier(),
+            _ => Scheme::gpt2(),
+        });
         let is_normalized = c.embedding_norm.is_some_and(|norm| !norm.is_none());
         let scale = match c.branches().any(|b| b.has_norms() && b.norm.learns_embedding_scale()) {
             true => EmbeddingScale::Learned { init: None },

@@ -57,7 +57,7 @@ pub use table::{ParamEntry, ParamTable, Walk};
 pub use transformer::{Point, Transformer};
 
 pub use unitgain_init::{Role, Scheme, Spec};
-pub use unitgain_mup::{Factors, Parametrization, Shape, Update};
+pub use unitgain_mup::{Factors, Form, Parametrization, Shape, UnitScaling, Update};
 pub use unitgain_norms::weight::WeightNormConfig;
 pub use unitgain_norms::{Norm, NormConfig};
 pub use unitgain_residual::{Branch, Placement, ScaleConfig};

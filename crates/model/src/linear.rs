@@ -5,6 +5,7 @@ use crate::probe::Probe;
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, module};
 use unitgain_norms::weight::WeightNorm;
+use unitgain_residual::two_way;
 
 /// `y = multiplier (x N(W)) + b`, with W of shape `[fan_in, fan_out]`.
 #[derive(Module, Debug)]
@@ -13,8 +14,9 @@ pub(crate) struct Linear {
     pub(crate) bias: Option<Param<Tensor<1>>>,
     /// What the weight becomes before it is used.
     pub(crate) norm: WeightNorm,
-    /// The parametrization's factor of the weight.
+    /// The parametrization's factor of the weight, and that of it which the gradient of the input sees.
     pub(crate) multiplier: f64,
+    pub(crate) backward: f64,
 }
 
 impl Linear {
@@ -26,7 +28,7 @@ impl Linear {
     /// `phi(y)`.
     pub(crate) fn forward_with(&self, x: Tensor<2>, activation: Option<Activation>, probe: &dyn Probe) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
-        let (x, w) = (scaled(x, self.multiplier), self.norm.forward(self.weight.val()));
+        let (x, w) = (two_way(x, self.multiplier, self.backward), self.norm.forward(self.weight.val()));
         if !probe.sees_layers() {
             return linear(x, w, bias, activation);
         }

@@ -1,9 +1,10 @@
 use crate::fused;
-use crate::linear::{Linear, ScalarBiases};
+use crate::linear::{Linear, ScalarBiases, scaled};
 use crate::probe::Probe;
 use burn::module::Module;
 use burn::tensor::{Tensor, activation};
 use serde::{Deserialize, Serialize};
+use unitgain_init::gain::{Function, moments};
 use unitgain_norms::Norm;
 use unitgain_norms::weight::activation_gain;
 
@@ -62,6 +63,18 @@ impl Activation {
         }
     }
 
+    /// What brings `phi(factor z)` to a mean square of 1, z standard normal; of a gated one `phi(factor z)` times another
+    /// standard normal number.
+    pub(crate) fn unit_gain(self, factor: f64) -> f64 {
+        let phi = match self {
+            Self::Relu => Function::Relu,
+            Self::Gelu | Self::GeGlu => Function::Gelu,
+            Self::GeluTanh => Function::GeluTanh,
+            Self::Silu | Self::SwiGlu => Function::Silu,
+        };
+        moments(|z| phi.at(factor * z)).second.powf(-0.5)
+    }
+
     pub(crate) fn forward(self, x: Tensor<2>) -> Tensor<2> {
         if let Some(y) = fused::activation(&x, self) {
             return y;
@@ -98,19 +111,30 @@ pub(crate) struct Mlp {
     pub(crate) biases: ScalarBiases,
     #[module(skip)]
     pub(crate) activation: Activation,
+    /// What the activation reads, and what it writes, is multiplied by (u-muP).
+    #[module(skip)]
+    pub(crate) unit: Option<[f64; 2]>,
 }
 
 impl Mlp {
     /// `x` is `[rows, width]`, the rows those of `sequences` sequences.
     pub(crate) fn forward(&self, x: Tensor<2>, sequences: usize, probe: &dyn Probe) -> Tensor<2> {
         let x = self.biases.add(0, x);
-        let hidden = match &self.gate {
-            Some(gate) => {
+        let hidden = match (&self.gate, self.unit) {
+            (gate, Some([before, after])) => {
+                let up = self.up.forward(x.clone(), probe);
+                let hidden = match gate {
+                    Some(gate) => self.activation.gate(scaled(gate.forward(x, probe), before), up),
+                    None => self.activation.forward(scaled(up, before)),
+                };
+                scaled(hidden, after)
+            }
+            (Some(gate), None) => {
                 let gate = self.biases.add(1, gate.forward(x.clone(), probe));
                 self.activation.gate(gate, self.up.forward(x, probe))
             }
-            None if self.biases.values.is_empty() => self.up.forward_with(x, Some(self.activation), probe),
-            None => self.activation.forward(self.biases.add(1, self.up.forward(x, probe))),
+            (None, None) if self.biases.values.is_empty() => self.up.forward_with(x, Some(self.activation), probe),
+            (None, None) => self.activation.forward(self.biases.add(1, self.up.forward(x, probe))),
         };
         let hidden = self.inner_norm.forward_rows(hidden, sequences);
         self.down.forward(self.biases.add(2, hidden), probe)

@@ -7,10 +7,10 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
 use unitgain_init::{Distribution, Draw, Role, Scheme, Spec};
-use unitgain_mup::Update;
+use unitgain_mup::{Factors, Update};
 use unitgain_norms::weight::{WeightNorm, WeightNormConfig};
 use unitgain_norms::{Norm, NormConfig, NormSite};
-use unitgain_residual::{Branch, Position, Residual, Site};
+use unitgain_residual::{Branch, Joint, Position, Residual, Site};
 
 /// The factor of a branch that starts at 0.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,21 +58,24 @@ impl<'a> Nursery<'a> {
         let norm = self.weight_norm(&data, role, fan_out);
         let weight = self.born(data, std, role, fan_in, fan_out);
         let bias = bias.then(|| {
-            let start = self.scheme.bias(&self.spec(role, fan_in, fan_out));
+            // Its size must not depend on the width.
+            let base = self.config.parametrization.base_spec(&self.spec(role, fan_in, fan_out), self.config.d_model);
+            let start = self.scheme.bias(&base);
             let values = start.draw(self.seed, &format!("{path}.bias"), 1, fan_out);
             let param = Param::from_data(TensorData::new(values, [fan_out]), self.device);
-            self.adopt(&param, Role::Bias);
+            let spec = self.spec(Role::Bias, 1, fan_out);
+            self.births.insert(param.id, Birth { spec, block: self.block, init_std: start.rms(1.0) });
             param
         });
-        Linear { weight, bias, norm, multiplier: self.multiplier(role, fan_in, fan_out) }
+        let Factors { forward, backward, .. } = self.factors(role, fan_in, fan_out);
+        Linear { weight, bias, norm, multiplier: forward, backward: forward * backward }
     }
 
     /// The numbers of a matrix and the root of their mean square, as the distribution has it where there is one.
     fn draw(&self, path: &str, role: Role, fan_in: usize, fan_out: usize) -> (Vec<f32>, f64) {
         let spec = self.spec(role, fan_in, fan_out);
-        let parametrization = self.config.parametrization;
-        let factors = parametrization.factors(&spec, self.config.shape(), Update::Normalized);
-        let base = parametrization.base(&spec, self.config.d_model);
+        let factors = self.factors(role, fan_in, fan_out);
+        let base = self.config.parametrization.base_spec(&spec, self.config.d_model);
         let draw = self.scheme.draw(&base);
         // A matrix whose size follows from its own shape has shrunk with the width already.
         let shrunk = if draw.has_own_size() { (spec.fan_in / base.fan_in).sqrt() } else { 1.0 };
@@ -123,6 +126,8 @@ impl<'a> Nursery<'a> {
         let branch = match role {
             Role::AttentionOutput => Branch::Attention,
             Role::MlpOut => Branch::Mlp,
+            Role::Query => return self.config.zero_query.then_some(Zero::Weight),
+            Role::Head => return self.config.zero_readout.then_some(Zero::Weight),
             _ => return None,
         };
         let behind = |layer| self.config.axes(layer, branch).has_norm_at(Position::AfterBranch);
@@ -146,10 +151,10 @@ impl<'a> Nursery<'a> {
         self.constant(value, 1, role)
     }
 
-    /// The factor of a weight in the forward pass.
-    pub(crate) fn multiplier(&self, role: Role, fan_in: usize, fan_out: usize) -> f64 {
+    /// The parametrization's factors of a matrix, whatever the optimizer.
+    pub(crate) fn factors(&self, role: Role, fan_in: usize, fan_out: usize) -> Factors {
         let spec = self.spec(role, fan_in, fan_out);
-        self.config.parametrization.factors(&spec, self.config.shape(), Update::Normalized).forward
+        self.config.parametrization.factors(&spec, self.config.shape(), Update::Normalized)
     }
 
     /// A norm of a last axis of `width` entries.
@@ -183,7 +188,7 @@ impl<'a> Nursery<'a> {
             layer: self.block.unwrap_or(0),
             layers: self.config.n_layers,
             width: self.config.d_model,
-            gain: self.config.parametrization.branch_multiplier(self.config.n_layers),
+            joint: self.joint(axes.branch),
             branch: axes.branch,
         };
         let mut residual = Residual::new(axes.placement, &axes.norm, axes.scale, site, self.device);
@@ -193,6 +198,18 @@ impl<'a> Nursery<'a> {
         residual.norms().iter().for_each(|norm| self.adopt_norm(norm, Role::Norm));
         self.adopt(&residual, Role::Scale);
         residual
+    }
+
+    /// How the parametrization joins a branch of the block that is being built.
+    fn joint(&self, branch: Branch) -> Joint {
+        let (parametrization, layers) = (self.config.parametrization, self.config.n_layers);
+        match parametrization.unit_scaling() {
+            Some(unit) => {
+                let tau = unit.tau(2 * self.block.unwrap_or(0) + branch as usize, layers);
+                Joint { gain: tau, after: (1.0 + tau * tau).powf(-0.5), delayed: true }
+            }
+            None => Joint::of(parametrization.branch_multiplier(layers)),
+        }
     }
 
     /// Walks the finished model.

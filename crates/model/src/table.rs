@@ -85,6 +85,11 @@ impl ParamTable {
         self
     }
 
+    /// What the factors come from, defaults written out.
+    pub fn parametrization(&self) -> Parametrization {
+        self.parametrization
+    }
+
     /// The parameters in the order of a visit.
     pub fn iter(&self) -> std::slice::Iter<'_, ParamEntry> {
         self.entries.iter()

@@ -35,6 +35,8 @@ pub struct Transformer {
     /// None where the head is the transposed embedding.
     head: Option<Linear>,
     head_multiplier: f64,
+    /// What token embeddings and positions are multiplied by, beside `embedding_scale`.
+    input_multipliers: [f64; 2],
     /// Learned factor of the token embedding, `[1]`.
     learned_scale: Option<Param<Tensor<1>>>,
     embedding_scale: f64,
@@ -88,8 +90,9 @@ impl ModelConfig {
                     Some(false) | None => Norm::none(),
                 }
             },
-            head: (!config.tie_embeddings).then(|| nursery.linear("head", Role::Head, d, vocab, false)),
-            head_multiplier: nursery.multiplier(Role::Head, d, vocab),
+            head: (!config.tie_embeddings).then(|| head(&config, &mut nursery)),
+            head_multiplier: nursery.factors(Role::Head, d, vocab).forward,
+            input_multipliers: input_multipliers(&config, &nursery),
             learned_scale: match config.embedding_scale {
                 Some(EmbeddingScale::Learned { init }) => Some(nursery.scalar(init.unwrap_or(1.0), Role::Scale)),
                 Some(EmbeddingScale::Constant { .. }) | None => None,
@@ -104,6 +107,24 @@ impl ModelConfig {
         };
         let table = nursery.table(&model);
         Ok((model, table))
+    }
+}
+
+fn head(config: &ModelConfig, nursery: &mut Nursery<'_>) -> Linear {
+    let head = nursery.linear("head", Role::Head, config.d_model, config.vocab_size.unwrap_or(1), false);
+    let loss = config.parametrization.unit_scaling().map_or(1.0, |unit| unit.loss);
+    Linear { multiplier: head.multiplier * loss, backward: head.backward * loss, ..head }
+}
+
+/// Under u-muP the embedding of a token and that of its position, which is as large (a sinusoid 1/sqrt(2) of it), add up to
+/// size 1.
+fn input_multipliers(config: &ModelConfig, nursery: &Nursery<'_>) -> [f64; 2] {
+    let forward = nursery.factors(Role::Embedding, config.vocab_size.unwrap_or(1), config.d_model).forward;
+    match (config.parametrization.unit_scaling(), config.position) {
+        (Some(_), Position::Learned {}) => [0.5f64.sqrt(); 2],
+        (Some(_), Position::Sinusoidal {}) => [0.5f64.sqrt(), 1.0],
+        (None, Position::Sinusoidal {}) => [forward, 1.0],
+        (Some(_) | None, _) => [forward; 2],
     }
 }
 
@@ -134,6 +155,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
     let up = mlp("up", Role::MlpIn, d, d_ff);
     let down = mlp("down", Role::MlpOut, d_ff, d);
     let qkv = around_attention.placement.qkv_norm();
+    let unit = config.parametrization.unit_scaling();
     let qk_norm = QkNorm::new(
         if qkv { &around_attention.norm } else { &config.qk_norm },
         config.qk_norm_over,
@@ -165,6 +187,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
             heads,
             kv_heads,
             softcap: config.attention_softcap,
+            output_scale: unit.map_or(1.0, |unit| 1.0 / unit.attention_size(head_dim, config.context)),
         },
         around_mlp: nursery.residual(around_mlp),
         mlp: Mlp {
@@ -174,6 +197,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
             inner_norm: inner_norm(nursery, around_mlp, d_ff),
             biases: scalar_biases(nursery, around_mlp, 3),
             activation: config.activation,
+            unit: unit.map(|unit| [unit.activation, config.activation.unit_gain(unit.activation)]),
         },
         shared_scale: around_attention.scale.is_shared().then(|| nursery.scalar(0.0, Role::Scale)),
         dropout: dropout(config),
@@ -290,7 +314,8 @@ impl Transformer {
     /// Token and position embedding, `[batch * time, width]`.
     fn embed(&self, tokens: Tensor<2, Int>, start: usize) -> Tensor<2> {
         let [batch, time] = tokens.dims();
-        let x = scaled(module::embedding(self.embedding.val(), tokens), self.embedding_scale);
+        let [of_tokens, of_positions] = self.input_multipliers;
+        let x = scaled(module::embedding(self.embedding.val(), tokens), self.embedding_scale * of_tokens);
         let x = match &self.learned_scale {
             Some(scale) => x * scale.val().unsqueeze(),
             None => x,
@@ -300,7 +325,7 @@ impl Transformer {
             (None, fixed) => fixed.clone(),
         };
         let x = match positions {
-            Some(table) => x + table.narrow(0, start, time).unsqueeze(),
+            Some(table) => x + scaled(table.narrow(0, start, time), of_positions).unsqueeze(),
             None => x,
         };
         let width = x.dims()[2];

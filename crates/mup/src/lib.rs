@@ -1,24 +1,33 @@
 //! Parametrizations: one table from the role of a weight to the factors of its init, forward pass,
 //! learning rate, weight decay and Adam eps.
 //!
-//! Everything is relative to a base model: where the width equals the base width, muP *is* the
-//! standard parametrization, bit for bit.
+//! All but u-muP are relative to a base model: where width and depth equal those of the base, they *are* the standard
+//! parametrization, bit for bit (depth-muP and CompleteP but for the default init, which must not count depth).
+
+mod table;
+mod unit;
 
 use serde::{Deserialize, Serialize};
-use unitgain_init::{Role, Spec};
+use unitgain_init::Spec;
+
+pub use table::Factors;
+pub use unit::{UnitScaling, u_mup_tau};
 
 /// Name, formula and source of one variant, as `unitgain configs` prints them.
 pub type About = (&'static str, &'static str, &'static str);
 
-/// How init, multipliers and learning rates depend on width.
+/// How init, multipliers and learning rates depend on width and depth.
+///
+/// ```toml
+/// parametrization = { kind = "mup", base_width = 64 }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Parametrization {
     /// Every factor is 1; attention logits are `q.k / sqrt(head_dim)`.
     Standard {},
-    /// muP in the form of Table 8 (arXiv:2203.03466): with m = width / base_width, hidden matrices
-    /// have init std x 1/sqrt(m) and Adam learning rate x 1/m, logits are multiplied by 1/m, and
-    /// attention logits are `q.k sqrt(base_head_dim) / head_dim`.
+    /// muP (arXiv:2203.03466): with m = width / base_width, hidden matrices have init std x 1/sqrt(m) and Adam learning
+    /// rate x 1/m, logits are multiplied by 1/m, and attention logits are `q.k sqrt(base_head_dim) / head_dim`.
     Mup {
         /// Width at which this equals the standard parametrization. Required.
         base_width: usize,
@@ -26,16 +35,102 @@ pub enum Parametrization {
         /// is the same at every width. With a constant head size set it to `head_dim`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
+        /// Which of the paper's three equivalent tables. Default `table_8`, the one that ties embeddings.
+        #[serde(default)]
+        form: Form,
+    },
+    /// The spectral condition (arXiv:2310.17813, eq. 6 and 7): each matrix and each of its updates has a spectral norm in
+    /// proportion to sqrt(fan_out / fan_in). Init std x `sqrt(1/fan_in) min(1, sqrt(fan_out/fan_in))`, learning rate x
+    /// `1/fan_in` (Adam) or `fan_out/fan_in` (SGD), all over the same of the base model; no multiplier. A token is an input
+    /// of fan_in 1. The limit of a wide model is muP's Table 3; a head that is wider than the stream
+    /// (vocabulary above width) is drawn larger than there.
+    Spectral {
+        /// Width at which this equals the standard parametrization. Required.
+        base_width: usize,
+        /// As muP's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        base_head_dim: Option<f64>,
+    },
+    /// depth-muP (arXiv:2310.02244): muP, and with r = layers / base_depth branches x 1/sqrt(r) and Adam learning rate
+    /// inside of them x 1/sqrt(r); SGD's stays. The paper derives it for branches of one layer, and recommends to subtract
+    /// the mean of what a branch writes, which is not done here.
+    DepthMup {
+        /// As muP's. Required.
+        base_width: usize,
+        /// Number of blocks at which depth has no effect. Required.
+        base_depth: usize,
+        /// As muP's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        base_head_dim: Option<f64>,
+    },
+    /// CompleteP (arXiv:2505.01618, table 1): muP, and with r = layers / base_depth branches x `r^-alpha`, Adam learning
+    /// rate inside of them x `r^(alpha-1)` and Adam eps there x `r^-alpha / m`. SGD, which the paper does not have,
+    /// x `r^(2 alpha - 1)`: the same step, of a gradient that is `r^-alpha` as large.
+    CompleteP {
+        /// As muP's. Required.
+        base_width: usize,
+        /// Number of blocks at which depth has no effect. Required.
+        base_depth: usize,
+        /// As muP's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        base_head_dim: Option<f64>,
+        /// From 0.5 to 1. Default 1, at which the learning rate does not depend on depth.
+        #[serde(default = "one")]
+        alpha: f64,
+    },
+    /// u-muP (arXiv:2407.17465): every weight is drawn from N(0, 1), and every operation is scaled so that activations
+    /// and their gradients have size 1 at init. Learning rates are of size 1.
+    UMup {
+        /// alpha_ffn-act: what the MLP's activation reads is multiplied by. Default 1.
+        #[serde(default = "one")]
+        activation: f64,
+        /// alpha_attn-softmax: `q.k` is multiplied by this over head_dim. Default 1.
+        #[serde(default = "one")]
+        attention: f64,
+        /// alpha_res: what all branches add up to, in units of the embedding. Default 1.
+        #[serde(default = "one")]
+        residual: f64,
+        /// alpha_res-attn-ratio: of what attention adds to what MLPs add. Default 1.
+        #[serde(default = "one")]
+        residual_attention_ratio: f64,
+        /// alpha_loss-softmax: logits are multiplied by. Default 1.
+        #[serde(default = "one")]
+        loss: f64,
     },
 }
 
-/// The sizes of a model that grow with its width.
+const fn one() -> f64 {
+    1.0
+}
+
+/// The tables of muP that train alike (arXiv:2203.03466, tables 8, 3 and 9; `lemma J.1`): a weight can be drawn and
+/// stepped theta times larger if what it writes is divided by theta. Norm gains, biases and scalars are in all of them as in
+/// table 8.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// Logits x 1/m, output weights as wide as the base's: microsoft/mup's.
+    #[default]
+    #[serde(rename = "table_8")]
+    Table8,
+    /// No multiplier; output weights x 1/m.
+    #[serde(rename = "table_3")]
+    Table3,
+    /// Embeddings x sqrt(m), logits x 1/sqrt(m), and all weights x 1/sqrt(m): SGD has the same learning rate
+    /// everywhere.
+    #[serde(rename = "table_9")]
+    Table9,
+}
+
+/// The sizes of a model that a parametrization asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Width of the stream.
     pub width: usize,
     /// Size of one attention head.
     pub head_dim: usize,
+    /// Number of blocks.
+    pub layers: usize,
 }
 
 /// How an optimizer's step depends on the size of the gradient.
@@ -47,28 +142,21 @@ pub enum Update {
     Normalized,
 }
 
-/// What the settings of one weight are multiplied by.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Factors {
-    /// Standard deviation at init.
-    pub init: f64,
-    /// The weight itself, in the forward pass.
-    pub forward: f64,
-    /// Learning rate.
-    pub lr: f64,
-    /// Weight decay.
-    pub decay: f64,
-    /// Adam's eps.
-    pub eps: f64,
-}
-
-impl Factors {
-    const ONE: Self = Self { init: 1.0, forward: 1.0, lr: 1.0, decay: 1.0, eps: 1.0 };
-}
-
 impl Parametrization {
     /// One value of each kind.
-    pub const ALL: [Self; 2] = [Self::Standard {}, Self::Mup { base_width: 64, base_head_dim: None }];
+    pub const ALL: [Self; 6] = [
+        Self::Standard {},
+        Self::mup(64),
+        Self::Spectral { base_width: 64, base_head_dim: None },
+        Self::DepthMup { base_width: 64, base_depth: 2, base_head_dim: None },
+        Self::CompleteP { base_width: 64, base_depth: 2, base_head_dim: None, alpha: 1.0 },
+        Self::UMup { activation: 1.0, attention: 1.0, residual: 1.0, residual_attention_ratio: 1.0, loss: 1.0 },
+    ];
+
+    /// muP by table 8, with as many heads at every width.
+    pub const fn mup(base_width: usize) -> Self {
+        Self::Mup { base_width, base_head_dim: None, form: Form::Table8 }
+    }
 
     /// Name, formula and source.
     pub fn about(self) -> About {
@@ -79,167 +167,160 @@ impl Parametrization {
                 "m = width / base_width: hidden std / sqrt(m), hidden Adam lr / m, logits / m, attention ~ 1 / head_dim",
                 "arXiv:2203.03466 table 8",
             ),
+            Self::Spectral { .. } => (
+                "spectral",
+                "std ~ sqrt(1/fan_in) min(1, sqrt(fan_out/fan_in)), Adam lr ~ 1/fan_in, SGD lr ~ fan_out/fan_in",
+                "arXiv:2310.17813 eq. 6, 7",
+            ),
+            Self::DepthMup { .. } => (
+                "depth_mup",
+                "mup, r = layers / base_depth: branches / sqrt(r), Adam lr of their weights / sqrt(r)",
+                "arXiv:2310.02244",
+            ),
+            Self::CompleteP { .. } => (
+                "complete_p",
+                "mup, r = layers / base_depth: branches r^-alpha, Adam lr of their weights r^(alpha-1), eps r^-alpha / m",
+                "arXiv:2505.01618 table 1",
+            ),
+            Self::UMup { .. } => (
+                "u_mup",
+                "weights N(0, 1), hidden / sqrt(fan_in), logits / fan_in, x <- (x + tau f) / sqrt(1 + tau^2)",
+                "arXiv:2407.17465 table 2, appendix F",
+            ),
         }
     }
 
     /// What is wrong with the settings, if anything.
     pub fn check(self) -> Result<(), String> {
+        let positive = |key: &str, x: f64| match x > 0.0 && x.is_finite() {
+            true => Ok(()),
+            false => Err(format!("{key} = {x} must be a positive number")),
+        };
+        if self.base().is_some_and(|base| base.width == 0) {
+            return Err("base_width = 0 must be at least 1".into());
+        }
+        if self.base().is_some_and(|base| base.depth == Some(0)) {
+            return Err("base_depth = 0 must be at least 1".into());
+        }
+        if let Some(head_dim) = self.base().and_then(|base| base.head_dim) {
+            positive("base_head_dim", head_dim)?;
+        }
         match self {
-            Self::Standard {} => Ok(()),
-            Self::Mup { base_width: 0, .. } => Err("base_width = 0 must be at least 1".into()),
-            Self::Mup { base_head_dim: Some(d), .. } if !(d > 0.0 && d.is_finite()) => {
-                Err(format!("base_head_dim = {d} must be a positive number"))
+            Self::CompleteP { alpha, .. } if !(0.5..=1.0).contains(&alpha) => {
+                Err(format!("alpha = {alpha} must be from 0.5 to 1"))
             }
-            Self::Mup { .. } => Ok(()),
+            Self::UMup { activation, attention, residual, residual_attention_ratio, loss } => {
+                positive("activation", activation)?;
+                positive("attention", attention)?;
+                positive("residual", residual)?;
+                positive("residual_attention_ratio", residual_attention_ratio)?;
+                positive("loss", loss)
+            }
+            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } | Self::DepthMup { .. } => Ok(()),
+            Self::CompleteP { .. } => Ok(()),
         }
     }
 
     /// The width of the base model: that of the model itself where there is none.
     pub fn base_width(self, width: usize) -> usize {
+        self.base().map_or(width, |base| base.width)
+    }
+
+    /// Whether learning rates or branches depend on the number of blocks.
+    pub fn counts_depth(self) -> bool {
         match self {
-            Self::Mup { base_width, .. } => base_width,
-            Self::Standard {} => width,
+            Self::DepthMup { .. } | Self::CompleteP { .. } | Self::UMup { .. } => true,
+            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } => false,
         }
+    }
+
+    /// Whether a model of `shape` is the base model, at which there is nothing to transfer.
+    pub fn is_base(self, shape: Shape) -> bool {
+        self.base()
+            .is_some_and(|base| base.width == shape.width && base.depth.is_none_or(|depth| depth == shape.layers))
     }
 
     /// Writes out the defaults that depend on the model's shape.
-    pub fn resolved(self, shape: Shape) -> Self {
-        match self {
-            Self::Mup { base_width, base_head_dim: None } => Self::Mup {
-                base_width,
-                base_head_dim: Some(shape.head_dim as f64 * base_width as f64 / shape.width as f64),
-            },
-            Self::Mup { .. } | Self::Standard {} => self,
+    pub fn resolved(mut self, shape: Shape) -> Self {
+        let base_width = self.base_width(shape.width);
+        if let Some(head_dim) = self.base_head_dim_mut() {
+            head_dim.get_or_insert(shape.head_dim as f64 * base_width as f64 / shape.width as f64);
         }
-    }
-
-    /// The factors of a weight in a model of `shape`. Only `lr` and `decay` depend on `update`.
-    ///
-    /// Weight decay is coupled (a step subtracts `lr * decay * w`), so under muP a decay is divided
-    /// by what its learning rate is multiplied by, as microsoft/mup 1.0.0 does.
-    pub fn factors(self, spec: &Spec, shape: Shape, update: Update) -> Factors {
-        let Self::Mup { base_width, base_head_dim } = self.resolved(shape) else { return Factors::ONE };
-        let m = shape.width as f64 / base_width as f64;
-        // How much longer than in the base model the side is that grows.
-        let growth = match spec.role {
-            // A scalar, as ScaleNorm's g or ReZero's alpha.
-            Role::Norm | Role::QkNorm | Role::Scale if spec.fan_out == 1.0 => 1.0,
-            Role::Statistic => 1.0,
-            // As many as there are heads.
-            Role::HeadScale => base_head_dim.map_or(1.0, |base| m * base / shape.head_dim as f64),
-            Role::QkNorm => base_head_dim.map_or(m, |base| shape.head_dim as f64 / base),
-            _ => m,
-        };
-        let forward = if spec.role == Role::Head { 1.0 / m } else { 1.0 };
-        let hidden = spec.role.is_hidden();
-        let init = if hidden { m.powf(-0.5) } else { 1.0 };
-        let lr = match update {
-            Update::Normalized if hidden => 1.0 / m,
-            Update::Proportional if !hidden => growth,
-            Update::Normalized | Update::Proportional => 1.0,
-        };
-        Factors { init, forward, lr, decay: 1.0 / lr, eps: 1.0 }
+        self
     }
 
     /// The same weight in the base model: the sides that grow with the width shrink to it.
-    pub fn base(self, spec: &Spec, width: usize) -> Spec {
-        let shrink = |fan: f64| match self {
-            Self::Standard {} => fan,
-            Self::Mup { base_width, .. } => fan * base_width as f64 / width as f64,
-        };
-        match spec.role {
-            Role::Embedding => Spec { fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
-            Role::Head => Spec { fan_in: shrink(spec.fan_in), width: shrink(spec.width), ..*spec },
-            _ => {
-                Spec { fan_in: shrink(spec.fan_in), fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec }
-            }
-        }
+    pub fn base_spec(self, spec: &Spec, width: usize) -> Spec {
+        table::base_spec(self.base_width(width), spec, width)
+    }
+
+    /// The factors of a weight in a model of `shape`. Only `lr`, `decay` and `eps` depend on `update`.
+    pub fn factors(self, spec: &Spec, shape: Shape, update: Update) -> Factors {
+        table::factors(self, spec, shape, update)
     }
 
     /// What attention logits `q.k` are multiplied by.
     pub fn attention_scale(self, shape: Shape) -> f64 {
         let head_dim = shape.head_dim as f64;
-        let base_head_dim = match self.resolved(shape) {
-            Self::Mup { base_head_dim: Some(base), .. } => base,
-            Self::Mup { base_head_dim: None, .. } | Self::Standard {} => head_dim,
-        };
+        if let Self::UMup { attention, .. } = self {
+            return attention / head_dim;
+        }
+        let base_head_dim = self.resolved(shape).base().and_then(|base| base.head_dim).unwrap_or(head_dim);
         (base_head_dim / head_dim).sqrt() / head_dim.sqrt()
     }
 
-    /// What every residual branch is multiplied by, in a model of `layers` blocks.
-    pub fn branch_multiplier(self, _layers: usize) -> f64 {
+    /// What a residual branch is multiplied by, in a model of `layers` blocks; u-muP has [`UnitScaling::tau`] instead.
+    pub fn branch_multiplier(self, layers: usize) -> f64 {
+        self.depth(layers).map_or(1.0, |(r, alpha)| r.powf(-alpha))
+    }
+
+    /// The scales of operations, under u-muP.
+    pub fn unit_scaling(self) -> Option<UnitScaling> {
         match self {
-            Self::Standard {} | Self::Mup { .. } => 1.0,
+            Self::UMup { activation, attention, residual, residual_attention_ratio, loss } => {
+                Some(UnitScaling { activation, attention, residual, residual_attention_ratio, loss })
+            }
+            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } => None,
+            Self::DepthMup { .. } | Self::CompleteP { .. } => None,
+        }
+    }
+
+    /// Number of blocks over that of the base model, and alpha.
+    fn depth(self, layers: usize) -> Option<(f64, f64)> {
+        let r = |base_depth: usize| layers as f64 / base_depth as f64;
+        match self {
+            Self::DepthMup { base_depth, .. } => Some((r(base_depth), 0.5)),
+            Self::CompleteP { base_depth, alpha, .. } => Some((r(base_depth), alpha)),
+            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } | Self::UMup { .. } => None,
+        }
+    }
+
+    fn base(self) -> Option<Base> {
+        match self {
+            Self::Standard {} | Self::UMup { .. } => None,
+            Self::Mup { base_width, base_head_dim, .. } | Self::Spectral { base_width, base_head_dim } => {
+                Some(Base { width: base_width, head_dim: base_head_dim, depth: None })
+            }
+            Self::DepthMup { base_width, base_depth, base_head_dim }
+            | Self::CompleteP { base_width, base_depth, base_head_dim, .. } => {
+                Some(Base { width: base_width, head_dim: base_head_dim, depth: Some(base_depth) })
+            }
+        }
+    }
+
+    fn base_head_dim_mut(&mut self) -> Option<&mut Option<f64>> {
+        match self {
+            Self::Standard {} | Self::UMup { .. } => None,
+            Self::Mup { base_head_dim, .. } | Self::Spectral { base_head_dim, .. } => Some(base_head_dim),
+            Self::DepthMup { base_head_dim, .. } | Self::CompleteP { base_head_dim, .. } => Some(base_head_dim),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MUP: Parametrization = Parametrization::Mup { base_width: 64, base_head_dim: None };
-
-    fn spec(role: Role, fan_in: u32, fan_out: u32) -> Spec {
-        Spec { role, fan_in: fan_in.into(), fan_out: fan_out.into(), layers: 2, layer: None, width: 64.0 }
-    }
-
-    #[test]
-    fn every_parametrization_is_listed_under_its_own_name() {
-        for parametrization in Parametrization::ALL {
-            let json = serde_json::to_string(&parametrization).unwrap();
-            assert!(json.contains(parametrization.about().0), "{json}");
-            assert_eq!(serde_json::from_str::<Parametrization>(&json).unwrap(), parametrization);
-        }
-    }
-
-    #[test]
-    fn at_the_base_width_mup_is_standard() {
-        let shape = Shape { width: 64, head_dim: 16 };
-        for role in Role::ALL {
-            for update in [Update::Normalized, Update::Proportional] {
-                assert_eq!(MUP.factors(&spec(role, 64, 64), shape, update), Factors::ONE, "{role:?}");
-            }
-            assert_eq!(MUP.base(&spec(role, 64, 64), 64), spec(role, 64, 64));
-        }
-        assert_eq!(MUP.attention_scale(shape), Parametrization::Standard {}.attention_scale(shape));
-    }
-
-    /// Table 8 of arXiv:2203.03466 at m = 4, in the numbers that microsoft/mup 1.0.0 reports.
-    #[test]
-    fn factors_are_those_of_table_8() {
-        let shape = Shape { width: 256, head_dim: 64 };
-        let at = |role, update| {
-            let f = MUP.factors(&spec(role, 256, 256), shape, update);
-            (f.init, f.forward, f.lr, f.decay)
-        };
-        use Update::{Normalized, Proportional};
-        assert_eq!(at(Role::Query, Normalized), (0.5, 1.0, 0.25, 4.0));
-        assert_eq!(at(Role::Query, Proportional), (0.5, 1.0, 1.0, 1.0));
-        assert_eq!(at(Role::Head, Normalized), (1.0, 0.25, 1.0, 1.0));
-        assert_eq!(at(Role::Head, Proportional), (1.0, 0.25, 4.0, 0.25));
-        assert_eq!(at(Role::Embedding, Normalized), (1.0, 1.0, 1.0, 1.0));
-        assert_eq!(at(Role::Norm, Proportional), (1.0, 1.0, 4.0, 0.25));
-        for role in [Role::Scale, Role::Norm, Role::QkNorm] {
-            assert_eq!(MUP.factors(&spec(role, 1, 1), shape, Proportional), Factors::ONE);
-        }
-    }
-
-    #[test]
-    fn with_a_constant_head_size_the_scale_is_constant() {
-        let fixed = Parametrization::Mup { base_width: 64, base_head_dim: Some(16.0) };
-        let at = |p: Parametrization, width, head_dim| p.attention_scale(Shape { width, head_dim });
-        assert_eq!(at(fixed, 512, 16), at(fixed, 64, 16));
-        assert_eq!(at(MUP, 256, 64), 4.0 / 64.0);
-        let gain = fixed.factors(&spec(Role::QkNorm, 1, 16), Shape { width: 512, head_dim: 16 }, Update::Proportional);
-        assert_eq!(gain.lr, 1.0);
-    }
-
-    #[test]
-    fn the_base_spec_keeps_the_vocabulary() {
-        let wide = |role, fan_in, fan_out| Spec { width: 256.0, ..spec(role, fan_in, fan_out) };
-        assert_eq!(MUP.base(&wide(Role::Head, 256, 100), 256), spec(Role::Head, 64, 100));
-        assert_eq!(MUP.base(&wide(Role::Embedding, 100, 256), 256), spec(Role::Embedding, 100, 64));
-        assert_eq!(MUP.base(&wide(Role::MlpIn, 256, 1024), 256), spec(Role::MlpIn, 64, 256));
-    }
+/// The model that others are relative to.
+#[derive(Clone, Copy)]
+struct Base {
+    width: usize,
+    head_dim: Option<f64>,
+    depth: Option<usize>,
 }

@@ -85,18 +85,6 @@ pub fn nfnet_betas(alpha: f64, stages: &[usize]) -> Vec<f64> {
     betas
 }
 
-/// u-muP's tau of branch `index` (from 0; even ones are attention) of `layers` blocks (arXiv:2407.17465,
-/// appendix F): the stream becomes `x / sqrt(1 + tau^2) + f(x) tau / sqrt(1 + tau^2)`. `alpha` is what
-/// all branches of one kind add up to at the end, in units of the embedding, `ratio` that of attention to MLP; both
-/// are 1 by default.
-pub fn u_mup_tau(index: usize, layers: usize, alpha: f64, ratio: f64) -> f64 {
-    let mlp = alpha * (2.0 / (1.0 + ratio * ratio)).sqrt();
-    let attention = ratio * mlp;
-    let own = if index.is_multiple_of(2) { attention } else { mlp };
-    let (attentions, mlps) = (index.div_ceil(2) as f64, (index / 2) as f64);
-    own / (layers as f64 + attentions * attention * attention + mlps * mlp * mlp).sqrt()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,28 +135,5 @@ mod tests {
         for (i, (ours, theirs)) in ours.into_iter().zip(beta).enumerate() {
             assert!(close(1.0 / ours, theirs), "block {i}: {}", 1.0 / ours);
         }
-    }
-
-    #[test]
-    fn tau_is_that_of_the_authors_code() {
-        let cases: [(f64, f64, [f64; 8]); 2] = [
-            (1.0, 1.0, [0.5, 0.447214, 0.408248, 0.377964, 0.353553, 0.333333, 0.316228, 0.301511]),
-            (0.5, 0.25, [0.085749, 0.341743, 0.080845, 0.322329, 0.076696, 0.305888, 0.073127, 0.29173]),
-        ];
-        for (alpha, ratio, want) in cases {
-            for (i, want) in want.into_iter().enumerate() {
-                assert!(close(u_mup_tau(i, 4, alpha, ratio), want), "{alpha} {ratio} {i}");
-            }
-        }
-        assert!(close(u_mup_tau(0, 2, 1.0, 1.0), 0.5f64.sqrt()));
-        // With alpha = 1 attention and MLP have each written as much as the embedding.
-        let layers = 6;
-        let (mut stream, mut written) = (1.0f64, 0.0f64);
-        for i in 0..2 * layers {
-            let tau = u_mup_tau(i, layers, 1.0, 1.0);
-            let keep = 1.0 / (1.0 + tau * tau);
-            (stream, written) = (stream * keep, written * keep + tau * tau * keep);
-        }
-        assert!((2.0 * stream - written).abs() < 1e-9);
     }
 }

@@ -30,10 +30,38 @@ pub struct Site {
     pub layers: usize,
     /// Width of the stream.
     pub width: usize,
-    /// Multiplier of the branch that the parametrization asks for (1 for standard and muP).
-    pub gain: f64,
+    /// How the parametrization joins the branch.
+    pub joint: Joint,
     /// Which branch of the block.
     pub branch: Branch,
+}
+
+/// The factors of a residual connection that a parametrization asks for: `after (x + gain f(x))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Joint {
+    /// Multiplier of the branch. 1 for standard and muP.
+    pub gain: f64,
+    /// Multiplier of the stream behind it. 1 but for u-muP.
+    pub after: f64,
+    /// Whether the branch's gradient gets its `gain` where the branch begins in the place of where it ends, so that inside of it
+    /// gradients are as large as the stream's (u-muP, arXiv:2407.17465, appendix F).
+    pub delayed: bool,
+}
+
+impl Joint {
+    /// `x + gain f(x)`.
+    pub const fn of(gain: f64) -> Self {
+        Self { gain, after: 1.0, delayed: false }
+    }
+}
+
+/// `x * forward`, whose gradient is that of `x * backward`.
+pub fn two_way<const D: usize>(x: Tensor<D>, forward: f64, backward: f64) -> Tensor<D> {
+    match (forward == backward, forward == 1.0) {
+        (true, true) => x,
+        (true, false) => x * forward,
+        (false, _) => x.clone() * backward + (x * (forward - backward)).detach(),
+    }
 }
 
 impl Site {
@@ -97,8 +125,10 @@ pub struct Residual {
     bias: Option<Param<Tensor<1>>>,
     /// Learned factor of the stream, of shape `[width]`.
     omega: Option<Param<Tensor<1>>>,
-    /// Fixed scale of the branch.
+    /// Fixed scale of the branch, the parametrization's apart.
     multiplier: f64,
+    #[module(skip)]
+    joint: Joint,
     /// What the branch's input is divided by.
     divisor: f64,
     /// The constant of the placement's equation.
@@ -123,7 +153,8 @@ impl Residual {
             scale: scale.initial(site).map(|values| Param::from_data(values.as_slice(), device)),
             bias: scale.has_scalar_biases().then(|| constant(0.0, 1)),
             omega: placement.omega().map(|omega| constant(omega, site.width)),
-            multiplier: scale.multiplier(site) * site.gain,
+            multiplier: scale.multiplier(site),
+            joint: site.joint,
             divisor: scale.divisor(site),
             constant: placement.constant(site.layer, site.layers),
             placement,
@@ -155,7 +186,8 @@ impl Residual {
             dual: |y| dual = dual.take().map(|d| d + y),
         };
         let x = self.placement.join(self.branch, self.constant, x, parts);
-        Stream { x, dual, sequences }
+        let after = self.joint.after;
+        Stream { x: two_way(x, after, after), dual, sequences }
     }
 
     /// Joins two branches that read the stream side by side: this one's, and that of `other`; `seen` as in
@@ -200,8 +232,15 @@ impl Residual {
 
     /// The branch with its scale.
     fn scaled(&self, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
-        let y = branch(if self.divisor == 1.0 { x } else { x / self.divisor });
-        let y = if self.multiplier == 1.0 { y } else { y * self.multiplier };
+        let Joint { gain, delayed, .. } = self.joint;
+        let x = if self.divisor == 1.0 { x } else { x / self.divisor };
+        let y = match delayed {
+            true => two_way(branch(two_way(x, 1.0, gain)), gain * self.multiplier, self.multiplier),
+            false => {
+                let factor = gain * self.multiplier;
+                two_way(branch(x), factor, factor)
+            }
+        };
         let y = match &self.scale {
             Some(scale) => y * scale.val().unsqueeze(),
             None => y,

@@ -14,7 +14,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use unitgain_model::Transformer;
+use unitgain_model::{ParamTable, Transformer};
 
 /// Name and number of the format.
 const FORMAT: &str = "unitgain-checkpoint-1";
@@ -191,11 +191,23 @@ impl Checkpoint {
         Ok(Self { path: path.to_path_buf(), position, config, tensors })
     }
 
-    /// Puts the weights into `model`.
+    /// Puts the weights into `model`, whose table is `table`.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] names tensors that are missing, unknown, or of another shape.
-    pub fn load_model(&self, model: Transformer) -> Result<Transformer, Error> {
+    /// [`Error::Checkpoint`] for a model of another parametrization or base model, under which the same weights compute
+    /// something else; and it names tensors that are missing, unknown, or of another shape.
+    pub fn load_model(&self, model: Transformer, table: &ParamTable) -> Result<Transformer, Error> {
+        let (there, here) = (self.config.model.parametrization, table.parametrization());
+        if there != here {
+            let shown = |p| serde_json::to_string(&p).unwrap_or_default();
+            let problem = format!(
+                "its weights are those of the parametrization {}, the model's is {}; build the model from the checkpoint's \
+                 configuration",
+                shown(there),
+                shown(here)
+            );
+            return Err(Error::Checkpoint { path: self.path.clone(), problem });
+        }
         let prefix = "model.";
         let own = self
             .tensors
@@ -209,7 +221,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::load_model`].
     pub fn load(&self, mut trainer: Trainer) -> Result<Trainer, Error> {
-        trainer.model = self.load_model(trainer.model)?;
+        trainer.model = self.load_model(trainer.model, &trainer.table)?;
         let device = trainer.device().clone();
         let (mut problems, mut used) = (Vec::new(), 0);
         let mut slot = |slot: &str, path: &str, elements: usize| {

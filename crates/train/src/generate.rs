@@ -59,9 +59,9 @@ impl Writer {
                 norm.about().0
             )));
         }
-        let (model, _) = config.model.build(config.seed, &device)?;
+        let (model, table) = config.model.build(config.seed, &device)?;
         let model = model.with_precision(config.train.precision);
-        let model = checkpoint.load_model(model)?;
+        let model = checkpoint.load_model(model, &table)?;
         Ok(Self { model, device, tokenizer: checkpoint.position.tokenizer.clone(), context: config.model.context })
     }
 

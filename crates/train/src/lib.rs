@@ -40,7 +40,7 @@ pub use data::{Batch, DataConfig, Split, Task};
 pub use error::Error;
 pub use gradients::Gradients;
 pub use metrics::{Record, Summary};
-pub use optim::{Optimizer, OptimizerConfig};
+pub use optim::{Optimizer, OptimizerConfig, WeightDecay};
 pub use run::{Event, Start, train};
 pub use schedule::ScheduleConfig;
 pub use step::{HostRow, Row, Trainer, read_rows};

@@ -7,7 +7,7 @@ use crate::Gradients;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
-use unitgain_model::{ParamEntry, ParamTable, Update};
+use unitgain_model::{ParamEntry, ParamTable, Update, shorthand};
 
 /// Which optimizer, and its settings. Weight decay is for matrices only.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,9 +25,9 @@ pub enum OptimizerConfig {
         /// Added outside the root, after bias correction. Default 1e-8.
         #[serde(default = "adam_eps")]
         eps: f64,
-        /// Default 0.1.
-        #[serde(default = "weight_decay")]
-        weight_decay: f64,
+        /// Default coupled, 0.1.
+        #[serde(default = "weight_decay", deserialize_with = "shorthand::number_kind_or_table")]
+        weight_decay: WeightDecay,
     },
     /// Adam; the decay is added to the gradient as `decay w` (arXiv:1412.6980, algorithm 1).
     Adam {
@@ -69,9 +69,9 @@ pub enum OptimizerConfig {
         /// The average that is stepped along and the one that is kept. Default [0.9, 0.99].
         #[serde(default = "lion_betas")]
         betas: [f64; 2],
-        /// Default 0.1.
-        #[serde(default = "weight_decay")]
-        weight_decay: f64,
+        /// Default coupled, 0.1.
+        #[serde(default = "weight_decay", deserialize_with = "shorthand::number_kind_or_table")]
+        weight_decay: WeightDecay,
     },
 }
 
@@ -84,8 +84,55 @@ fn adam_betas() -> [f64; 2] {
 fn adam_eps() -> f64 {
     1e-8
 }
-fn weight_decay() -> f64 {
+fn weight_decay() -> WeightDecay {
+    WeightDecay::Coupled { value: coupled() }
+}
+const fn coupled() -> f64 {
     0.1
+}
+const fn independent() -> f64 {
+    1e-4
+}
+
+/// What a step of AdamW or Lion takes away from a weight, beside its update.
+///
+/// ```toml
+/// weight_decay = 0.1
+/// weight_decay = { kind = "independent", value = 1e-4 }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum WeightDecay {
+    /// `lr value w`, lr the scheduled learning rate times the weight's factor, value times the weight's decay factor: under a
+    /// parametrization that divides a learning rate by the width, decay is multiplied by it, so that what is taken away
+    /// does not depend on the width (PyTorch's form, microsoft/mup 1.0.0's rule). A number alone stands for it.
+    Coupled {
+        /// Default 0.1.
+        #[serde(default = "coupled")]
+        value: f64,
+    },
+    /// `s(t) value w`, s(t) the schedule's factor: whatever the learning rate is (arXiv:1711.05101, algorithm 2; the form of
+    /// u-muP, arXiv:2407.17465).
+    Independent {
+        /// Part of the weight that a step takes away at the peak of the schedule. Default 1e-4.
+        #[serde(default = "independent")]
+        value: f64,
+    },
+}
+
+impl From<f64> for WeightDecay {
+    fn from(value: f64) -> Self {
+        Self::Coupled { value }
+    }
+}
+
+impl WeightDecay {
+    /// The number.
+    pub fn value(self) -> f64 {
+        match self {
+            Self::Coupled { value } | Self::Independent { value } => value,
+        }
+    }
 }
 fn sgd_lr() -> f64 {
     0.1
@@ -138,13 +185,11 @@ impl OptimizerConfig {
         }
     }
 
-    /// The weight decay that factors multiply.
-    pub fn weight_decay(self) -> f64 {
+    /// The weight decay. That of Adam and SGD, which is added to the gradient, is coupled.
+    pub fn weight_decay(self) -> WeightDecay {
         match self {
-            Self::Adamw { weight_decay, .. }
-            | Self::Adam { weight_decay, .. }
-            | Self::Sgd { weight_decay, .. }
-            | Self::Lion { weight_decay, .. } => weight_decay,
+            Self::Adamw { weight_decay, .. } | Self::Lion { weight_decay, .. } => weight_decay,
+            Self::Adam { weight_decay, .. } | Self::Sgd { weight_decay, .. } => weight_decay.into(),
         }
     }
 
@@ -156,10 +201,14 @@ impl OptimizerConfig {
         }
     }
 
-    /// The weight decay of one parameter: that of the optimizer times the parameter's factor for a
-    /// matrix, 0 for gains, biases and scalars.
+    /// The weight decay of one parameter, in the form in which a step takes away `lr decay w`: 0 for gains, biases and
+    /// scalars.
     pub fn decay_of(self, entry: &ParamEntry) -> f64 {
-        if entry.role().is_matrix() { self.weight_decay() * entry.factors.decay } else { 0.0 }
+        match self.weight_decay() {
+            _ if !entry.role().is_matrix() => 0.0,
+            WeightDecay::Coupled { value } => value * entry.factors.decay,
+            WeightDecay::Independent { value } => value / (self.lr() * entry.factors.lr),
+        }
     }
 
     /// Adam's eps of one parameter.
@@ -194,8 +243,14 @@ impl OptimizerConfig {
             false => Err((key, format!("{x} must be from 0 up to, but without, 1"))),
         };
         positive("lr", self.lr())?;
-        if !(self.weight_decay() >= 0.0 && self.weight_decay().is_finite()) {
-            return Err(("weight_decay", format!("{} must be 0 or a positive number", self.weight_decay())));
+        let decay = self.weight_decay();
+        if !(decay.value() >= 0.0 && decay.value().is_finite()) {
+            return Err(("weight_decay", format!("{} must be 0 or a positive number", decay.value())));
+        }
+        if matches!(decay, WeightDecay::Independent { value } if value >= 1.0) {
+            let problem =
+                format!("{} must be below 1: it is the part of a weight that a step takes away", decay.value());
+            return Err(("weight_decay.value", problem));
         }
         match self {
             Self::Adamw { betas, eps, .. } | Self::Adam { betas, eps, .. } => {

@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use unitgain_model::Update;
 
 /// How a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +102,16 @@ impl Run {
         }
         for rule in config.model.warnings()? {
             tracing::warn!("{}: {}. {}", rule.pair, rule.reason, rule.fix);
+        }
+        if config.model.parametrization.unit_scaling().is_some()
+            && config.optimizer.update() == Update::Normalized
+            && config.optimizer.lr() < 0.02
+        {
+            tracing::warn!(
+                "optimizer.lr = {} under parametrization = \"u_mup\", whose learning rates are of size 1 (try 0.5): the \
+                 model will hardly move",
+                config.optimizer.lr()
+            );
         }
         let device = device::from_name(&config.backend)?;
         let mut trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?

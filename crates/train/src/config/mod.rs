@@ -3,7 +3,9 @@
 mod explain;
 mod set;
 
-use crate::{Calibrate, ClipConfig, DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, device, metrics};
+use crate::{
+    Calibrate, ClipConfig, DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, WeightDecay, device, metrics,
+};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::{Table, Value};
@@ -300,12 +302,29 @@ impl RunConfig {
         }
         self.train.clip.check().map_err(|e| below("train.clip", e))?;
         self.optimizer.check().map_err(|e| below("optimizer", e))?;
+        self.check_unit_decay()?;
         self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))
     }
 
     /// Whether rows of a batch are normalized together.
     pub(crate) fn has_batch_norm(&self) -> bool {
         self.model.norms().any(|norm| matches!(norm, NormConfig::BatchNorm { .. }))
+    }
+
+    /// u-muP's learning rates are of size 1, and a decay that is multiplied by them would be as large.
+    fn check_unit_decay(&self) -> Result<(), Error> {
+        let is_unit = self.model.parametrization.unit_scaling().is_some();
+        let is_decoupled = matches!(self.optimizer, OptimizerConfig::Adamw { .. } | OptimizerConfig::Lion { .. });
+        match self.optimizer.weight_decay() {
+            WeightDecay::Coupled { value } if is_unit && is_decoupled && value > 0.0 => {
+                let problem = format!(
+                    "{value} is multiplied by the learning rate, and under parametrization = \"u_mup\" those are of size 1; \
+                     write weight_decay = {{ kind = \"independent\", value = 1e-4 }}, or 0"
+                );
+                Err(Error::config("optimizer.weight_decay", problem))
+            }
+            WeightDecay::Coupled { .. } | WeightDecay::Independent { .. } => Ok(()),
+        }
     }
 
     /// What BatchNorm asks of the batch.

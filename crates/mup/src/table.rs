@@ -1,0 +1,344 @@
+//! The table.
+
+use crate::{Form, Parametrization, Shape, Update};
+use unitgain_init::{Role, Spec};
+
+/// What the settings of one weight are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// Standard deviation at init.
+    pub init: f64,
+    /// The weight itself, in the forward pass.
+    pub forward: f64,
+    /// The gradient that the layer hands on to its input, beside the true one.
+    pub backward: f64,
+    /// Learning rate.
+    pub lr: f64,
+    /// Weight decay, where a step subtracts `lr * decay * w`.
+    pub decay: f64,
+    /// Adam's eps.
+    pub eps: f64,
+}
+
+impl Factors {
+    pub(crate) const ONE: Self = Self { init: 1.0, forward: 1.0, backward: 1.0, lr: 1.0, decay: 1.0, eps: 1.0 };
+}
+
+/// What of a weight grows with the width.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Class {
+    /// A matrix whose fan_out grows.
+    Input,
+    /// A matrix both of whose sides grow.
+    Hidden,
+    /// A matrix whose fan_in grows.
+    Output,
+    /// A vector that has grown so many times.
+    Vector(f64),
+}
+
+fn class(spec: &Spec, m: f64, shape: Shape, base_head_dim: Option<f64>) -> Class {
+    let head_dim = shape.head_dim as f64;
+    match spec.role {
+        Role::Embedding => Class::Input,
+        Role::Head => Class::Output,
+        role if role.is_hidden() => Class::Hidden,
+        Role::Statistic => Class::Vector(1.0),
+        // A scalar, as ScaleNorm's g or ReZero's alpha.
+        Role::Norm | Role::QkNorm | Role::Scale if spec.fan_out == 1.0 => Class::Vector(1.0),
+        // As many as there are heads.
+        Role::HeadScale => Class::Vector(base_head_dim.map_or(1.0, |base| m * base / head_dim)),
+        Role::QkNorm => Class::Vector(base_head_dim.map_or(m, |base| head_dim / base)),
+        _ => Class::Vector(m),
+    }
+}
+
+pub(crate) fn factors(parametrization: Parametrization, spec: &Spec, shape: Shape, update: Update) -> Factors {
+    let resolved = parametrization.resolved(shape);
+    if let Parametrization::UMup { .. } = parametrization {
+        return u_mup(spec, shape, update);
+    }
+    let Some(base) = resolved.base() else { return Factors::ONE };
+    let m = shape.width as f64 / base.width as f64;
+    let class = class(spec, m, shape, base.head_dim);
+    let of_width = match resolved {
+        Parametrization::Spectral { .. } => spectral(class, spec, &base_spec(base.width, spec, shape.width), update),
+        Parametrization::Mup { form, .. } => mup(class, form, m, update),
+        Parametrization::Standard {} | Parametrization::UMup { .. } => Factors::ONE,
+        Parametrization::DepthMup { .. } | Parametrization::CompleteP { .. } => mup(class, Form::Table8, m, update),
+    };
+    let Some((r, alpha)) = resolved.depth(shape.layers).filter(|_| spec.layer.is_some()) else { return of_width };
+    // Inside a branch gradients are r^-alpha as large, and r branches have to add up to the same change.
+    let lr = match update {
+        Update::Normalized => r.powf(alpha - 1.0),
+        Update::Proportional => r.powf(2.0 * alpha - 1.0),
+    };
+    let eps = match resolved {
+        Parametrization::CompleteP { .. } => r.powf(-alpha) / m,
+        _ => 1.0,
+    };
+    Factors { lr: of_width.lr * lr, eps: of_width.eps * eps, ..of_width }
+}
+
+/// Weight decay is coupled (a step subtracts `lr * decay * w`), so a decay is divided by what the width multiplies its
+/// learning rate by, as microsoft/mup 1.0.0 does.
+fn mup(class: Class, form: Form, m: f64, update: Update) -> Factors {
+    let table_8 = {
+        let (init, forward) = match class {
+            Class::Hidden => (m.powf(-0.5), 1.0),
+            Class::Output => (1.0, 1.0 / m),
+            Class::Input | Class::Vector(_) => (1.0, 1.0),
+        };
+        let lr = match (update, class) {
+            (Update::Normalized, Class::Hidden) => 1.0 / m,
+            (Update::Normalized, Class::Input | Class::Output | Class::Vector(_)) => 1.0,
+            (Update::Proportional, Class::Hidden) => 1.0,
+            (Update::Proportional, Class::Input | Class::Output) => m,
+            (Update::Proportional, Class::Vector(growth)) => growth,
+        };
+        Factors { init, forward, lr, decay: 1.0 / lr, ..Factors::ONE }
+    };
+    match (form, class) {
+        (Form::Table8, _) | (_, Class::Hidden | Class::Vector(_)) => table_8,
+        (Form::Table3, Class::Input) => table_8,
+        (Form::Table3, Class::Output) => table_8.shifted(1.0 / m, update),
+        (Form::Table9, Class::Input | Class::Output) => table_8.shifted(m.powf(-0.5), update),
+    }
+}
+
+impl Factors {
+    /// The weight `theta` times as large and what it writes divided by theta: gradients are 1/theta as large, and a step
+    /// has to be theta times as large.
+    fn shifted(self, theta: f64, update: Update) -> Self {
+        let step = match update {
+            Update::Normalized => theta,
+            Update::Proportional => theta * theta,
+        };
+        Self {
+            init: self.init * theta,
+            forward: self.forward / theta,
+            lr: self.lr * step,
+            decay: self.decay / step,
+            eps: self.eps / theta,
+            ..self
+        }
+    }
+}
+
+fn spectral(class: Class, spec: &Spec, base: &Spec, update: Update) -> Factors {
+    let fans = |spec: &Spec| match class {
+        Class::Input | Class::Vector(_) => (1.0, spec.fan_out),
+        Class::Hidden | Class::Output => (spec.fan_in, spec.fan_out),
+    };
+    let ((fan_in, fan_out), (base_in, base_out)) = (fans(spec), fans(base));
+    let std = |fan_in: f64, fan_out: f64| fan_in.powf(-0.5) * (fan_out / fan_in).sqrt().min(1.0);
+    let lr = match (update, class) {
+        (Update::Proportional, Class::Vector(growth)) => growth,
+        (Update::Proportional, _) => (fan_out / fan_in) / (base_out / base_in),
+        (Update::Normalized, _) => base_in / fan_in,
+    };
+    let init = match class {
+        Class::Vector(_) => 1.0,
+        Class::Input | Class::Hidden | Class::Output => std(fan_in, fan_out) / std(base_in, base_out),
+    };
+    Factors { init, lr, decay: 1.0 / lr, ..Factors::ONE }
+}
+
+/// As the authors' package 0.3.5: the learning rate of an embedding counts its width as fan_in, which muP does not, and SGD has
+/// the rule of its `readout_constraint = "to_output_scale"`. The head's gradient goes on as if its multiplier were
+/// 1/sqrt(fan_out).
+fn u_mup(spec: &Spec, shape: Shape, update: Update) -> Factors {
+    let fan_in = if spec.role == Role::Embedding { spec.fan_out } else { spec.fan_in };
+    let (forward, backward) = match spec.role {
+        Role::Head => (1.0 / spec.fan_in, spec.fan_in / spec.fan_out.sqrt()),
+        role if role.is_hidden() => (spec.fan_in.powf(-0.5), 1.0),
+        _ => (1.0, 1.0),
+    };
+    let is_weight = spec.role == Role::Embedding || spec.role.is_hidden();
+    let lr = match update {
+        Update::Normalized if is_weight => fan_in.powf(-0.5),
+        Update::Proportional if is_weight => fan_in.sqrt(),
+        Update::Proportional if spec.role != Role::Head => spec.fan_out,
+        Update::Normalized | Update::Proportional => 1.0,
+    };
+    let lr = if spec.layer.is_some() { lr / (shape.layers as f64).sqrt() } else { lr };
+    Factors { forward, backward, lr, decay: 1.0 / lr, ..Factors::ONE }
+}
+
+pub(crate) fn base_spec(base_width: usize, spec: &Spec, width: usize) -> Spec {
+    let shrink = |fan: f64| fan * base_width as f64 / width as f64;
+    match spec.role {
+        Role::Embedding => Spec { fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
+        Role::Head => Spec { fan_in: shrink(spec.fan_in), width: shrink(spec.width), ..*spec },
+        _ => Spec { fan_in: shrink(spec.fan_in), fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Update::{Normalized, Proportional};
+
+    const MUP: Parametrization = mup_with(None, Form::Table8);
+
+    const fn mup_with(base_head_dim: Option<f64>, form: Form) -> Parametrization {
+        Parametrization::Mup { base_width: 64, base_head_dim, form }
+    }
+
+    fn spec(role: Role, fan_in: u32, fan_out: u32) -> Spec {
+        Spec { role, fan_in: fan_in.into(), fan_out: fan_out.into(), layers: 2, layer: None, width: 64.0 }
+    }
+
+    const fn shape(width: usize, head_dim: usize) -> Shape {
+        Shape { width, head_dim, layers: 2 }
+    }
+
+    #[test]
+    fn every_parametrization_is_listed_under_its_own_name() {
+        for parametrization in Parametrization::ALL {
+            let json = serde_json::to_string(&parametrization).unwrap();
+            assert!(json.contains(parametrization.about().0), "{json}");
+            assert_eq!(serde_json::from_str::<Parametrization>(&json).unwrap(), parametrization);
+            assert_eq!(parametrization.check(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn the_base_model_is_standard() {
+        let all = Parametrization::ALL.into_iter().filter(|p| p.unit_scaling().is_none());
+        let forms = [Form::Table3, Form::Table9].map(|form| mup_with(None, form));
+        for p in all.chain(forms) {
+            for role in Role::ALL {
+                for update in [Normalized, Proportional] {
+                    for layer in [None, Some(1)] {
+                        let spec = Spec { layer, ..spec(role, 64, 64) };
+                        assert_eq!(p.factors(&spec, shape(64, 16), update), Factors::ONE, "{p:?} {role:?}");
+                        assert_eq!(p.base_spec(&spec, 64), spec);
+                    }
+                }
+            }
+            assert_eq!(p.attention_scale(shape(64, 16)), Parametrization::Standard {}.attention_scale(shape(64, 16)));
+            assert_eq!(p.branch_multiplier(2), 1.0);
+        }
+    }
+
+    /// Table 8 of arXiv:2203.03466 at m = 4, in the numbers that microsoft/mup 1.0.0 reports.
+    #[test]
+    fn factors_are_those_of_table_8() {
+        let at = |role, update| {
+            let f = MUP.factors(&spec(role, 256, 256), shape(256, 64), update);
+            (f.init, f.forward, f.lr, f.decay)
+        };
+        assert_eq!(at(Role::Query, Normalized), (0.5, 1.0, 0.25, 4.0));
+        assert_eq!(at(Role::Query, Proportional), (0.5, 1.0, 1.0, 1.0));
+        assert_eq!(at(Role::Head, Normalized), (1.0, 0.25, 1.0, 1.0));
+        assert_eq!(at(Role::Head, Proportional), (1.0, 0.25, 4.0, 0.25));
+        assert_eq!(at(Role::Embedding, Normalized), (1.0, 1.0, 1.0, 1.0));
+        assert_eq!(at(Role::Norm, Proportional), (1.0, 1.0, 4.0, 0.25));
+        for role in [Role::Scale, Role::Norm, Role::QkNorm] {
+            assert_eq!(MUP.factors(&spec(role, 1, 1), shape(256, 64), Proportional), Factors::ONE);
+        }
+    }
+
+    /// Tables 3 and 9 at m = 4: the columns of the paper.
+    #[test]
+    fn factors_are_those_of_tables_3_and_9() {
+        let at = |form, role, update| {
+            let f = mup_with(None, form).factors(&spec(role, 256, 256), shape(256, 64), update);
+            (f.init, f.forward, f.lr)
+        };
+        for (form, input, output) in [
+            (Form::Table3, [(1.0, 1.0, 1.0), (1.0, 1.0, 4.0)], [(0.25, 1.0, 0.25), (0.25, 1.0, 0.25)]),
+            (Form::Table9, [(0.5, 2.0, 0.5), (0.5, 2.0, 1.0)], [(0.5, 0.5, 0.5), (0.5, 0.5, 1.0)]),
+        ] {
+            for (i, update) in [Normalized, Proportional].into_iter().enumerate() {
+                assert_eq!(at(form, Role::Embedding, update), input[i], "{form:?} {update:?}");
+                assert_eq!(at(form, Role::Head, update), output[i], "{form:?} {update:?}");
+                assert_eq!(at(form, Role::MlpIn, update), at(Form::Table8, Role::MlpIn, update));
+            }
+        }
+    }
+
+    /// The limit of the spectral condition is table 3.
+    #[test]
+    fn the_spectral_condition_is_table_3_where_the_stream_is_wider_than_the_vocabulary() {
+        let p = Parametrization::Spectral { base_width: 64, base_head_dim: None };
+        for update in [Normalized, Proportional] {
+            for (role, fan_in, fan_out) in [
+                (Role::Embedding, 10, 256),
+                (Role::Query, 256, 256),
+                (Role::MlpIn, 256, 1024),
+                (Role::MlpOut, 1024, 256),
+                (Role::Head, 256, 10),
+                (Role::Norm, 1, 256),
+            ] {
+                let spec = Spec { width: 256.0, ..spec(role, fan_in, fan_out) };
+                let (f, g) = (
+                    p.factors(&spec, shape(256, 64), update),
+                    mup_with(None, Form::Table3).factors(&spec, shape(256, 64), update),
+                );
+                for (f, g) in [(f.init, g.init), (f.forward, g.forward), (f.lr, g.lr), (f.decay, g.decay)] {
+                    assert!((f - g).abs() < 1e-12, "{role:?} {update:?}: {f} {g}");
+                }
+            }
+        }
+        // Above it the smaller of both sides is still the stream.
+        let wide = Spec { width: 256.0, ..spec(Role::Head, 256, 1000) };
+        assert_eq!(p.factors(&wide, shape(256, 64), Normalized).init, 0.5);
+    }
+
+    #[test]
+    fn with_a_constant_head_size_the_scale_is_constant() {
+        let fixed = mup_with(Some(16.0), Form::Table8);
+        let at = |p: Parametrization, width, head_dim| p.attention_scale(shape(width, head_dim));
+        assert_eq!(at(fixed, 512, 16), at(fixed, 64, 16));
+        assert_eq!(at(MUP, 256, 64), 4.0 / 64.0);
+        let gain = fixed.factors(&spec(Role::QkNorm, 1, 16), shape(512, 16), Proportional);
+        assert_eq!(gain.lr, 1.0);
+        let heads = fixed.factors(&spec(Role::HeadScale, 1, 32), shape(512, 16), Proportional);
+        assert_eq!(heads.lr, 8.0);
+        assert_eq!(MUP.factors(&spec(Role::HeadScale, 1, 4), shape(512, 128), Proportional).lr, 1.0);
+    }
+
+    #[test]
+    fn the_base_spec_keeps_the_vocabulary() {
+        let wide = |role, fan_in, fan_out| Spec { width: 256.0, ..spec(role, fan_in, fan_out) };
+        assert_eq!(MUP.base_spec(&wide(Role::Head, 256, 100), 256), spec(Role::Head, 64, 100));
+        assert_eq!(MUP.base_spec(&wide(Role::Embedding, 100, 256), 256), spec(Role::Embedding, 100, 64));
+        assert_eq!(MUP.base_spec(&wide(Role::MlpIn, 256, 1024), 256), spec(Role::MlpIn, 64, 256));
+    }
+
+    /// Table 1 of arXiv:2505.01618 at m = 4, r = 16.
+    #[test]
+    fn depth_factors_are_those_of_complete_p() {
+        let shape = Shape { width: 256, head_dim: 64, layers: 32 };
+        let at = |p: Parametrization, role, layer, update| {
+            let f = p.factors(&Spec { layer, layers: 32, ..spec(role, 256, 256) }, shape, update);
+            (f.init, f.lr, f.decay, f.eps)
+        };
+        let complete = |alpha| Parametrization::CompleteP { base_width: 64, base_depth: 2, base_head_dim: None, alpha };
+        assert_eq!(at(complete(1.0), Role::MlpIn, Some(3), Normalized), (0.5, 0.25, 4.0, 1.0 / 64.0));
+        assert_eq!(at(complete(0.5), Role::MlpIn, Some(3), Normalized), (0.5, 1.0 / 16.0, 4.0, 1.0 / 16.0));
+        assert_eq!(at(complete(0.5), Role::Norm, Some(3), Normalized), (1.0, 0.25, 1.0, 1.0 / 16.0));
+        for role in [Role::Norm, Role::Embedding, Role::Head] {
+            assert_eq!(at(complete(0.5), role, None, Normalized), (1.0, 1.0, 1.0, 1.0), "{role:?}");
+        }
+        assert_eq!([0.5, 1.0].map(|alpha| complete(alpha).branch_multiplier(32)), [0.25, 1.0 / 16.0]);
+        assert_eq!(at(complete(1.0), Role::MlpIn, Some(3), Proportional).1, 16.0);
+        let depth = Parametrization::DepthMup { base_width: 64, base_depth: 2, base_head_dim: None };
+        assert_eq!(at(depth, Role::MlpIn, Some(3), Normalized), (0.5, 1.0 / 16.0, 4.0, 1.0));
+        assert_eq!(at(depth, Role::MlpIn, Some(3), Proportional), (0.5, 1.0, 1.0, 1.0));
+        assert_eq!(depth.branch_multiplier(32), 0.25);
+    }
+
+    #[test]
+    fn settings_out_of_range_are_refused() {
+        let said = |p: Parametrization| p.check().unwrap_err();
+        assert!(said(Parametrization::Spectral { base_width: 0, base_head_dim: None }).contains("base_width = 0"));
+        assert!(said(mup_with(Some(-1.0), Form::Table8)).contains("base_head_dim = -1"));
+        let complete =
+            |base_depth, alpha| Parametrization::CompleteP { base_width: 8, base_depth, base_head_dim: None, alpha };
+        assert!(said(complete(0, 1.0)).contains("base_depth = 0"));
+        assert!(said(complete(2, 0.4)).contains("alpha = 0.4"));
+    }
+}

@@ -1,0 +1,88 @@
+/// The scales of u-muP's operations, beside those of its weights (arXiv:2407.17465, appendix B and F).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UnitScaling {
+    /// What the MLP's activation reads is multiplied by.
+    pub activation: f64,
+    /// Attention logits are multiplied by this over head_dim.
+    pub attention: f64,
+    /// What all branches add up to, in units of the embedding.
+    pub residual: f64,
+    /// Of what attention adds to what MLPs add.
+    pub residual_attention_ratio: f64,
+    /// Logits are multiplied by.
+    pub loss: f64,
+}
+
+impl UnitScaling {
+    /// tau of branch `index` (from 0; even ones are attention) of `layers` blocks: the stream becomes
+    /// `(x + tau f) / sqrt(1 + tau^2)`.
+    pub fn tau(self, index: usize, layers: usize) -> f64 {
+        u_mup_tau(index, layers, self.residual, self.residual_attention_ratio)
+    }
+
+    /// What the output of causal attention over `time` tokens is divided by to have size 1: between `sqrt(ln(time) / time)`,
+    /// of uniform weights, and 1, of a single one, by how large the logits are (appendix B, as the authors' package
+    /// fits it).
+    pub fn attention_size(self, head_dim: usize, time: usize) -> f64 {
+        // Of a single token there is nothing to average.
+        let time = (time as f64).max(std::f64::consts::E);
+        let sharp = 1.0 / (1.0 + 4.0 * head_dim as f64 / (self.attention * self.attention));
+        (time.ln() / time).powf(0.5 * (1.0 - sharp))
+    }
+}
+
+/// u-muP's tau of branch `index` (from 0; even ones are attention) of `layers` blocks (arXiv:2407.17465,
+/// appendix F): the stream becomes `x / sqrt(1 + tau^2) + f(x) tau / sqrt(1 + tau^2)`. `alpha` is what
+/// all branches of one kind add up to at the end, in units of the embedding, `ratio` that of attention to MLP; both
+/// are 1 by default.
+pub fn u_mup_tau(index: usize, layers: usize, alpha: f64, ratio: f64) -> f64 {
+    let mlp = alpha * (2.0 / (1.0 + ratio * ratio)).sqrt();
+    let attention = ratio * mlp;
+    let own = if index.is_multiple_of(2) { attention } else { mlp };
+    let (attentions, mlps) = (index.div_ceil(2) as f64, (index / 2) as f64);
+    own / (layers as f64 + attentions * attention * attention + mlps * mlp * mlp).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-6
+    }
+
+    #[test]
+    fn tau_is_that_of_the_authors_code() {
+        let cases: [(f64, f64, [f64; 8]); 2] = [
+            (1.0, 1.0, [0.5, 0.447214, 0.408248, 0.377964, 0.353553, 0.333333, 0.316228, 0.301511]),
+            (0.5, 0.25, [0.085749, 0.341743, 0.080845, 0.322329, 0.076696, 0.305888, 0.073127, 0.29173]),
+        ];
+        for (alpha, ratio, want) in cases {
+            for (i, want) in want.into_iter().enumerate() {
+                assert!(close(u_mup_tau(i, 4, alpha, ratio), want), "{alpha} {ratio} {i}");
+            }
+        }
+        assert!(close(u_mup_tau(0, 2, 1.0, 1.0), 0.5f64.sqrt()));
+        // With alpha = 1 attention and MLP have each written as much as the embedding.
+        let layers = 6;
+        let (mut stream, mut written) = (1.0f64, 0.0f64);
+        for i in 0..2 * layers {
+            let tau = u_mup_tau(i, layers, 1.0, 1.0);
+            let keep = 1.0 / (1.0 + tau * tau);
+            (stream, written) = (stream * keep, written * keep + tau * tau * keep);
+        }
+        assert!((2.0 * stream - written).abs() < 1e-9);
+    }
+
+    #[test]
+    fn attention_is_between_uniform_and_one_hot() {
+        let of = |attention: f64, head_dim, time| {
+            let all =
+                UnitScaling { activation: 1.0, attention, residual: 1.0, residual_attention_ratio: 1.0, loss: 1.0 };
+            all.attention_size(head_dim, time)
+        };
+        assert!(close(of(1e-6, 16, 64), (64f64.ln() / 64.0).sqrt()));
+        assert!(close(of(1e6, 16, 64), 1.0));
+        assert!(of(1.0, 16, 1) < 1.0 && of(1.0, 16, 1) > 0.5);
+    }
+}
