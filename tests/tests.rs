@@ -16,6 +16,7 @@ mod model;
 mod norms;
 mod optimizers;
 
+mod parametrizations;
 mod placements;
 mod precision;
 mod run;

@@ -145,12 +145,13 @@ fn spectral(class: Class, spec: &Spec, base: &Spec, update: Update) -> Factors {
 }
 
 /// As the authors' package 0.3.5: the learning rate of an embedding counts its width as fan_in, which muP does not, and SGD has
-/// the rule of its `readout_constraint = "to_output_scale"`. The head's gradient goes on as if its multiplier were
-/// 1/sqrt(fan_out).
+/// the rule of its `readout_constraint = "to_output_scale"`. The gradients of head and MLP go on as if their multipliers were
+/// 1/sqrt(fan_out): both matrices of an MLP together as if they were not.
 fn u_mup(spec: &Spec, shape: Shape, update: Update) -> Factors {
     let fan_in = if spec.role == Role::Embedding { spec.fan_out } else { spec.fan_in };
     let (forward, backward) = match spec.role {
         Role::Head => (1.0 / spec.fan_in, spec.fan_in / spec.fan_out.sqrt()),
+        Role::MlpIn | Role::MlpOut => (spec.fan_in.powf(-0.5), (spec.fan_in / spec.fan_out).sqrt()),
         role if role.is_hidden() => (spec.fan_in.powf(-0.5), 1.0),
         _ => (1.0, 1.0),
     };

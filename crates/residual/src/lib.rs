@@ -43,8 +43,8 @@ pub struct Joint {
     pub gain: f64,
     /// Multiplier of the stream behind it. 1 but for u-muP.
     pub after: f64,
-    /// Whether the branch's gradient gets its `gain` where the branch begins in the place of where it ends, so that inside of it
-    /// gradients are as large as the stream's (u-muP, arXiv:2407.17465, appendix F).
+    /// Whether the branch's gradient gets `gain * after` where the branch begins in the place of where it ends, so that inside
+    /// of it gradients are as large as the stream's (u-muP, arXiv:2407.17465, appendix F).
     pub delayed: bool,
 }
 
@@ -232,10 +232,13 @@ impl Residual {
 
     /// The branch with its scale.
     fn scaled(&self, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
-        let Joint { gain, delayed, .. } = self.joint;
+        let Joint { gain, after, delayed } = self.joint;
         let x = if self.divisor == 1.0 { x } else { x / self.divisor };
         let y = match delayed {
-            true => two_way(branch(two_way(x, 1.0, gain)), gain * self.multiplier, self.multiplier),
+            true => {
+                let y = branch(two_way(x, 1.0, gain * after));
+                two_way(y, gain * self.multiplier, self.multiplier / after)
+            }
             false => {
                 let factor = gain * self.multiplier;
                 two_way(branch(x), factor, factor)
