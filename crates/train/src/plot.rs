@@ -1,8 +1,9 @@
-//! Curves as SVG, readable on light and on dark ground.
+//! Curves as SVG, or PNG where that is compiled in, readable on light and on dark ground.
 
 use crate::Error;
 use crate::files::write_atomically;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use std::path::Path;
 
@@ -21,7 +22,12 @@ pub struct Panel {
     pub marks: Vec<(usize, [f64; 2])>,
 }
 
+/// Of a panel without its legend.
 const SIZE: (u32, u32) = (560, 400);
+/// Of the legend: length of a line sample, first row, distance of rows.
+const SAMPLE: i32 = 24;
+const TOP: i32 = 44;
+const ROW: i32 = 18;
 /// Text and axes: as far from white as from black.
 const GREY: RGBColor = RGBColor(128, 128, 128);
 /// Okabe and Ito's colours, which the colour-blind tell apart, as far as they are seen on both grounds.
@@ -35,21 +41,75 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(150, 140, 60),
 ];
 
-/// Writes the panels beside each other into an SVG file.
+/// Writes the panels beside each other into an SVG file, or with the feature `png` into a PNG file.
 ///
 /// # Errors
-/// [`Error::Io`], and [`Error::Config`] for a name that does not end in .svg.
+/// [`Error::Io`], and those of [`check`].
 pub fn write(path: &Path, panels: &[Panel]) -> Result<(), Error> {
-    if path.extension().is_none_or(|extension| extension != "svg") {
-        return Err(Error::config("--plot", format!("{:?} must end in .svg", path.display().to_string())));
-    }
+    let format = format_of(path)?;
+    let failed = |problem: String| Error::Io {
+        action: "draw",
+        path: path.to_path_buf(),
+        source: std::io::Error::other(problem),
+    };
     let mut text = String::new();
-    let drawn = draw(&mut text, panels);
-    if let Err(problem) = drawn {
-        let source = std::io::Error::other(problem);
-        return Err(Error::Io { action: "draw", path: path.to_path_buf(), source });
+    draw(&mut text, panels).map_err(failed)?;
+    let bytes = match format {
+        Format::Svg => text.into_bytes(),
+        #[cfg(feature = "png")]
+        Format::Png => png(&text).map_err(failed)?,
+    };
+    write_atomically(path, &bytes)
+}
+
+/// Refuses a name that [`write`] refuses, before what is to be drawn was computed.
+///
+/// # Errors
+/// [`Error::Config`] for a name that does not end in .svg, or in .png where that is compiled in.
+pub fn check(path: &Path) -> Result<(), Error> {
+    format_of(path).map(|_| ())
+}
+
+enum Format {
+    Svg,
+    #[cfg(feature = "png")]
+    Png,
+}
+
+fn format_of(path: &Path) -> Result<Format, Error> {
+    let refuse = |problem: &str| Err(Error::config("--plot", format!("{:?} {problem}", path.display().to_string())));
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("svg") => Ok(Format::Svg),
+        #[cfg(feature = "png")]
+        Some("png") => Ok(Format::Png),
+        #[cfg(not(feature = "png"))]
+        Some("png") => refuse("needs a build with `--features png`; .svg is drawn by every build"),
+        Some(_) | None => refuse("must end in .svg or .png"),
     }
-    write_atomically(path, text.as_bytes())
+}
+
+/// Twice as many pixels as the SVG has units, on white: most viewers show no ground of their own.
+#[cfg(feature = "png")]
+fn png(svg: &str) -> Result<Vec<u8>, String> {
+    use resvg::{tiny_skia, usvg};
+    const SCALE: f32 = 2.0;
+    let mut options = usvg::Options::default();
+    let fonts = options.fontdb_mut();
+    fonts.load_system_fonts();
+    // What "sans-serif" stands for differs by system; any font is better than no text.
+    let usual = ["DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica"];
+    let known: Vec<String> = fonts.faces().flat_map(|face| &face.families).map(|(family, _)| family.clone()).collect();
+    let family = usual.iter().map(ToString::to_string).find(|family| known.contains(family));
+    match family.or_else(|| known.first().cloned()) {
+        Some(family) => fonts.set_sans_serif_family(family),
+        None => return Err("the system has no font for its text; install one, or draw an .svg".into()),
+    }
+    let tree = usvg::Tree::from_str(svg, &options).map_err(|e| e.to_string())?;
+    let size = tree.size().to_int_size().scale_by(SCALE).ok_or("it has no size")?;
+    let mut pixels = tiny_skia::Pixmap::new(size.width(), size.height()).ok_or("it is too large")?;
+    pixels.fill(tiny_skia::Color::WHITE);
+    resvg::render(&tree, tiny_skia::Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
+    pixels.encode_png().map_err(|e| e.to_string())
 }
 
 type Drawn = Result<(), String>;
@@ -57,18 +117,56 @@ type Drawn = Result<(), String>;
 fn draw(text: &mut String, panels: &[Panel]) -> Drawn {
     let columns = panels.len().clamp(1, 3);
     let rows = panels.len().max(1).div_ceil(columns);
-    let size = (SIZE.0 * columns as u32, SIZE.1 * rows as u32);
-    let root = SVGBackend::with_string(text, size).into_drawing_area();
+    let size = size(panels);
+    let root = SVGBackend::with_string(text, (size.0 * columns as u32, size.1 * rows as u32)).into_drawing_area();
     for (area, panel) in root.split_evenly((rows, columns)).iter().zip(panels) {
+        let (plot, beside) = area.split_horizontally(SIZE.0);
         let range = |axis: usize| range(panel, axis);
         match panel.log {
-            [false, false] => chart(area, panel, range(0), range(1)),
-            [true, false] => chart(area, panel, range(0).log_scale(), range(1)),
-            [false, true] => chart(area, panel, range(0), range(1).log_scale()),
-            [true, true] => chart(area, panel, range(0).log_scale(), range(1).log_scale()),
+            [false, false] => chart(&plot, panel, range(0), range(1)),
+            [true, false] => chart(&plot, panel, range(0).log_scale(), range(1)),
+            [false, true] => chart(&plot, panel, range(0), range(1).log_scale()),
+            [true, true] => chart(&plot, panel, range(0).log_scale(), range(1).log_scale()),
         }?;
+        if panel.curves.len() > 1 {
+            legend(&beside, panel)?;
+        }
     }
     root.present().map_err(|e| e.to_string())
+}
+
+/// Of a panel with its legend: the legend has room for the longest name and for all curves of any panel.
+fn size(panels: &[Panel]) -> (u32, u32) {
+    let legends = || panels.iter().filter(|panel| panel.curves.len() > 1);
+    let longest = legends().flat_map(|panel| &panel.curves).map(|(name, _)| name.chars().count()).max();
+    let most = legends().map(|panel| panel.curves.len()).max().unwrap_or(0);
+    let width = longest.map_or(0, |letters| SAMPLE as u32 + 20 + 7 * letters as u32);
+    (SIZE.0 + width, SIZE.1.max(2 * TOP as u32 + ROW as u32 * most as u32))
+}
+
+/// Names and samples of the curves, in an area of its own: over the curves it would hide some.
+fn legend(area: &Area<'_>, panel: &Panel) -> Drawn {
+    for (i, (name, _)) in panel.curves.iter().enumerate() {
+        let y = TOP + ROW * i as i32;
+        let style = COLOURS[i % COLOURS.len()].stroke_width(2);
+        let line = [(0, y), (SAMPLE, y)];
+        let drawn = match i < COLOURS.len() {
+            true => area.draw(&PathElement::new(line, style)),
+            false => area.draw(&DashedPathElement::new(line.into_iter(), 6, 4, style)),
+        };
+        drawn.and_then(|()| area.draw(&Text::new(name.as_str(), (SAMPLE + 6, y - 6), font(12)))).map_err(said)?;
+    }
+    Ok(())
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+fn said(e: DrawingAreaErrorKind<std::io::Error>) -> String {
+    e.to_string()
+}
+
+fn font(size: i32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&GREY)
 }
 
 /// The part of an axis that the curves take, and a little more.
@@ -95,15 +193,13 @@ fn is_shown(panel: &Panel, point: [f64; 2]) -> bool {
     (0..2).all(|axis| point[axis].is_finite() && (!panel.log[axis] || point[axis] > 0.0))
 }
 
-fn chart<X, Y>(area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>, panel: &Panel, x: X, y: Y) -> Drawn
+fn chart<X, Y>(area: &Area<'_>, panel: &Panel, x: X, y: Y) -> Drawn
 where
     X: AsRangedCoord<Value = f64>,
     Y: AsRangedCoord<Value = f64>,
     X::CoordDescType: ValueFormatter<f64>,
     Y::CoordDescType: ValueFormatter<f64>,
 {
-    let said = |e: DrawingAreaErrorKind<std::io::Error>| e.to_string();
-    let font = |size: i32| ("sans-serif", size).into_font().color(&GREY);
     let mut chart = ChartBuilder::on(area)
         .caption(&panel.title, font(16))
         .margin(10)
@@ -124,25 +220,21 @@ where
         .y_label_formatter(&|v| number(*v))
         .draw()
         .map_err(said)?;
-    for (i, (name, points)) in panel.curves.iter().enumerate() {
+    for (i, (_, points)) in panel.curves.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
         // Dashes tell the curves of the second round of colours apart.
         let points: Vec<(f64, f64)> = points.iter().filter(|p| is_shown(panel, **p)).map(|[x, y]| (*x, *y)).collect();
         let style = colour.stroke_width(2);
-        let line = if i < COLOURS.len() {
-            chart.draw_series(LineSeries::new(points.iter().copied(), style)).map_err(said)?
+        if i < COLOURS.len() {
+            chart.draw_series(LineSeries::new(points.iter().copied(), style)).map_err(said)?;
         } else {
-            chart.draw_series(DashedLineSeries::new(points.iter().copied(), 6, 4, style)).map_err(said)?
-        };
-        line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], style));
+            chart.draw_series(DashedLineSeries::new(points.iter().copied(), 6, 4, style)).map_err(said)?;
+        }
         chart.draw_series(points.iter().map(|p| Circle::new(*p, 2, colour.filled()))).map_err(said)?;
     }
     for (curve, [x, y]) in panel.marks.iter().filter(|(_, point)| is_shown(panel, *point)) {
         let colour = COLOURS[curve % COLOURS.len()];
         chart.draw_series([Circle::new((*x, *y), 6, colour.stroke_width(2))]).map_err(said)?;
-    }
-    if panel.curves.len() > 1 {
-        chart.configure_series_labels().label_font(font(12)).border_style(TRANSPARENT).draw().map_err(said)?;
     }
     Ok(())
 }
@@ -183,7 +275,33 @@ mod tests {
             );
             assert!(!text.contains("NaN") && !text.contains("inf"));
         }
-        draw(&mut String::new(), &[Panel { curves: Vec::new(), ..panel([true, true]) }]).unwrap();
+        let empty = Panel { curves: Vec::new(), ..panel([true, true]) };
+        draw(&mut String::new(), std::slice::from_ref(&empty)).unwrap();
         assert_eq!(["0", "0.5", "12", "2e-5"].map(String::from), [0.0, 0.5, 12.0, 2e-5].map(number));
+        assert_eq!(size(&[empty]), SIZE, "a panel without curves needs no legend");
+        assert!(size(&[panel([true, true])]).0 > SIZE.0, "a legend has an area of its own");
+    }
+
+    #[test]
+    fn the_name_says_the_format() {
+        assert!(check(Path::new("a.svg")).is_ok());
+        assert!(check(Path::new("a.pdf")).unwrap_err().to_string().contains(".svg or .png"));
+        #[cfg(not(feature = "png"))]
+        assert!(check(Path::new("a.png")).unwrap_err().to_string().contains("--features png"));
+        #[cfg(feature = "png")]
+        {
+            let path = std::env::temp_dir().join(format!("unitgain-plot-{}.png", std::process::id()));
+            let curve = |name: &str| (name.to_string(), vec![[1.0, 2.0], [2.0, 3.0]]);
+            let panel = Panel {
+                title: "loss".into(),
+                labels: ["step".into(), "nats".into()],
+                log: [false, false],
+                curves: vec![curve("one"), curve("two")],
+                marks: Vec::new(),
+            };
+            write(&path, &[panel]).unwrap();
+            assert!(std::fs::read(&path).unwrap().starts_with(b"\x89PNG"));
+            let _ = std::fs::remove_file(path);
+        }
     }
 }

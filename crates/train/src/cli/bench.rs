@@ -1,8 +1,7 @@
 use super::overrides::Overrides;
-use super::{Outcome, table};
-use indicatif::{ProgressBar, ProgressStyle};
+use super::{Outcome, progress, table};
 use serde_json::json;
-use std::io::{IsTerminal, Write, stderr};
+use std::io::Write;
 use std::path::PathBuf;
 use unitgain_train::bench::{self, Effort};
 
@@ -40,11 +39,7 @@ impl Args {
         }
         let effort = Effort { warmup: self.warmup as usize, steps: self.steps as usize, rounds: self.rounds as usize };
         let rounds = (effort.rounds * configs.len()) as u64;
-        let bar = if stderr().is_terminal() { ProgressBar::new(rounds) } else { ProgressBar::hidden() };
-        bar.set_style(
-            ProgressStyle::with_template("{bar:30} {pos}/{len} {eta} left")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = progress::bar(rounds, "", "{eta} left");
         let (measured, machine) = bench::run(&configs, effort, &mut || bar.inc(1))?;
         bar.finish_and_clear();
         let mut out = std::io::stdout();

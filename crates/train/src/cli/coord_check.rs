@@ -1,8 +1,7 @@
 use super::overrides::Overrides;
-use super::{Outcome, table};
-use indicatif::{ProgressBar, ProgressStyle};
+use super::{Outcome, progress, table};
 use serde_json::json;
-use std::io::{IsTerminal, Write, stderr};
+use std::io::Write;
 use std::path::PathBuf;
 use unitgain_train::coord_check::{self, Axis, Layer, Options, Verdict};
 use unitgain_train::plot::{self, Panel};
@@ -33,7 +32,7 @@ pub(crate) struct Args {
     /// Largest slope that is not growth, in octaves of change per octave of size
     #[arg(long, value_name = "X", default_value_t = 0.25, allow_negative_numbers = true)]
     tolerance: f64,
-    /// Draw the change of every activation over the sizes into an SVG file
+    /// Draw the change of every activation over the sizes into an SVG file, or a PNG file with the feature png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Print an object
@@ -54,11 +53,7 @@ impl Args {
         sizes.dedup();
         let options = Options { axis, sizes, steps: self.steps as usize, seeds: self.seeds, tolerance: self.tolerance };
         let count = options.sizes.len() as u64 * options.seeds;
-        let bar = if stderr().is_terminal() { ProgressBar::new(count) } else { ProgressBar::hidden() };
-        bar.set_style(
-            ProgressStyle::with_template("{bar:30} model {pos}/{len} {eta} left")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = progress::bar(count, "model ", "{eta} left");
         let layers = coord_check::run(&config, &options, &mut || bar.inc(1))?;
         bar.finish_and_clear();
         if let Some(path) = &self.plot {

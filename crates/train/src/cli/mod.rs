@@ -8,6 +8,7 @@ mod generate;
 mod overrides;
 mod params;
 mod probe;
+mod progress;
 mod sanity;
 mod table;
 mod train;

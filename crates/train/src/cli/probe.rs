@@ -1,8 +1,7 @@
 use super::overrides::Overrides;
-use super::{Outcome, table};
-use indicatif::{ProgressBar, ProgressStyle};
+use super::{Outcome, progress, table};
 use serde::Serialize;
-use std::io::{IsTerminal, Write, stderr};
+use std::io::Write;
 use std::path::PathBuf;
 use unitgain_train::plot::{self, Panel};
 use unitgain_train::signal::{self, BlockSignal, Signal};
@@ -29,7 +28,7 @@ pub(crate) struct Args {
     /// Leave out the singular values, whose cost grows with the cube of the width
     #[arg(long)]
     no_spectrum: bool,
-    /// Draw the curves over the blocks, and with several depths or widths over those, into an SVG file
+    /// Draw the curves over the blocks, and with several depths or widths over those, into an SVG file, or a PNG file with the feature png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Print an array of objects, with every seed
@@ -108,11 +107,7 @@ impl Args {
             }
         }
         let count = jobs.len() as u64 * self.seeds;
-        let bar = if stderr().is_terminal() { ProgressBar::new(count) } else { ProgressBar::hidden() };
-        bar.set_style(
-            ProgressStyle::with_template("{bar:30} model {pos}/{len} {eta} left")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = progress::bar(count, "model ", "{eta} left");
         let mut probed = Vec::new();
         for (mut job, mut config) in jobs {
             for _ in 0..self.seeds {

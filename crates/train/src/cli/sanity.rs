@@ -1,7 +1,6 @@
-use super::{Outcome, table};
-use indicatif::{ProgressBar, ProgressStyle};
+use super::{Outcome, progress, table};
 use serde::Serialize;
-use std::io::{IsTerminal, Write, stderr};
+use std::io::Write;
 use unitgain_train::{device, sanity};
 
 /// Check norms, placements, init and depth scaling against what theory says of them
@@ -31,11 +30,7 @@ struct Row<'a> {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         let device = device::from_name(&self.backend)?;
-        let bar = if stderr().is_terminal() { ProgressBar::new(self.seeds) } else { ProgressBar::hidden() };
-        bar.set_style(
-            ProgressStyle::with_template("{bar:30} seed {pos}/{len} {eta} left")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = progress::bar(self.seeds, "seed ", "{eta} left");
         let checks = sanity::run(self.seeds, sanity::Sizes::default(), &device, &mut |_| bar.inc(1));
         bar.finish_and_clear();
         let passed = checks.iter().filter(|check| check.passed()).count();

@@ -1,6 +1,6 @@
 use super::overrides::Overrides;
-use super::{Outcome, table};
-use indicatif::{ProgressBar, ProgressStyle};
+use super::{Outcome, progress, table};
+use indicatif::ProgressBar;
 use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
 use unitgain_train::metrics::Status;
@@ -87,11 +87,8 @@ impl View {
                     config.backend,
                 ));
                 if self.is_terminal {
-                    let bar = ProgressBar::new(config.train.steps as u64).with_position(*step as u64);
-                    let template = "{bar:30} {pos}/{len} {msg} {eta} left";
-                    bar.set_style(
-                        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-                    );
+                    let bar =
+                        progress::bar(config.train.steps as u64, "", "{msg} {eta} left").with_position(*step as u64);
                     // Time left is that of this process's steps.
                     bar.reset_eta();
                     self.bar = Some(bar);
