@@ -75,7 +75,7 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
     match axis {
         Axis::Depth => model.n_layers = size,
         Axis::Width => {
-            let scaled = |n: usize| n * size / model.d_model;
+            let scaled = |n: usize| n.saturating_mul(size) / model.d_model.max(1);
             if let Some(head_dim) = model.head_dim {
                 if !size.is_multiple_of(head_dim) {
                     let problem =

@@ -53,6 +53,14 @@ pub enum Error {
         /// What is wrong and how to fix it.
         problem: String,
     },
+    /// A run of several failed.
+    #[error("run {name} failed: {problem}")]
+    Run {
+        /// The run.
+        name: String,
+        /// What it said last.
+        problem: String,
+    },
     /// The operating system refused.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {

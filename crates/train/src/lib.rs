@@ -32,6 +32,7 @@ pub mod schedule;
 pub mod self_test;
 pub mod signal;
 mod step;
+pub mod sweep;
 
 pub use calibrate::{Calibrate, Measured, calibrate};
 pub use clip::ClipConfig;

@@ -1,8 +1,10 @@
 //! What a run writes down. `docs/run-folder.md` is the public description of the format.
 
+use crate::Error;
 use crate::step::HostRow;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 use unitgain_model::{ParamTable, Role};
 
 /// Version of the format of [`Record`] and [`Summary`]. A change of meaning or the loss of a field
@@ -41,6 +43,22 @@ pub struct Record {
     /// `eval_loss - floor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excess: Option<f64>,
+}
+
+/// All records of the run in a folder.
+///
+/// # Errors
+/// [`Error::Io`], and [`Error::Folder`] with the number of the line that is not a record.
+pub fn read(folder: &Path) -> Result<Vec<Record>, Error> {
+    let path = folder.join("metrics.jsonl");
+    let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    let record = |(i, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|e| {
+            let problem = format!("line {} of metrics.jsonl is not a record: {e}", i + 1);
+            Error::Folder { path: folder.to_path_buf(), problem }
+        })
+    };
+    text.lines().enumerate().map(record).collect()
 }
 
 /// Where a step is, for its record.

@@ -9,7 +9,9 @@ mod overrides;
 mod params;
 mod probe;
 mod progress;
+mod runs;
 mod sanity;
+mod sweep;
 mod table;
 mod train;
 
@@ -46,6 +48,7 @@ enum Command {
     Configs(configs::Args),
     Probe(probe::Args),
     CoordCheck(coord_check::Args),
+    Sweep(sweep::Args),
     Sanity(sanity::Args),
     Bench(bench::Args),
     Devices(devices::Args),
@@ -67,6 +70,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Configs(args) => args.run(),
         Command::Probe(args) => args.run(),
         Command::CoordCheck(args) => args.run(),
+        Command::Sweep(args) => args.run(),
         Command::Sanity(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::Devices(args) => args.run(),

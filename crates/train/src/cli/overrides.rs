@@ -22,10 +22,15 @@ pub(crate) struct Overrides {
 impl Overrides {
     /// The configuration of a file with the changes.
     pub(crate) fn load(&self, path: &Path) -> anyhow::Result<RunConfig> {
-        let mut config = RunConfig::load(path, &self.settings)?;
-        config.backend = self.backend.clone().unwrap_or(config.backend);
-        config.train.fused = self.fused.as_ref().map_or(config.train.fused, |switch| switch == "on");
-        Ok(config)
+        Ok(RunConfig::load(path, &self.settings())?)
+    }
+
+    /// All changes as settings.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        let mut settings = self.settings.clone();
+        settings.extend(self.backend.iter().map(|name| format!("backend={name:?}")));
+        settings.extend(self.fused.iter().map(|switch| format!("train.fused={}", switch == "on")));
+        settings
     }
 
     /// Refuses a device that computes something else than the CPU.

@@ -1,11 +1,12 @@
 //! serde's messages, in terms of keys.
 
-use super::{RunConfig, TAGS};
+use super::TAGS;
 use crate::Error;
+use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 /// Reads a configuration from a parsed file.
-pub(super) fn deserialize(table: Table, origin: &str) -> Result<RunConfig, Error> {
+pub(crate) fn deserialize<T: DeserializeOwned>(table: Table, origin: &str) -> Result<T, Error> {
     let all = Value::Table(table);
     serde_path_to_error::deserialize(all.clone()).map_err(|e| {
         let path = e.path().to_string();

@@ -3,6 +3,8 @@
 mod explain;
 mod set;
 
+pub(crate) use explain::deserialize;
+
 use crate::{
     Calibrate, ClipConfig, DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, WeightDecay, device, metrics,
 };
@@ -192,7 +194,7 @@ impl RunConfig {
         let mut table: Table = toml::from_str(text)
             .map_err(|e| Error::Syntax { origin: origin.into(), problem: e.to_string().trim_end().into() })?;
         // The file alone first, so that its faults are not laid on the settings.
-        let config = explain::deserialize(table.clone(), origin)?;
+        let config = deserialize(table.clone(), origin)?;
         if settings.is_empty() {
             return Ok(config);
         }
@@ -206,7 +208,7 @@ impl RunConfig {
         for setting in ordered {
             set::set(&mut table, setting)?;
         }
-        explain::deserialize(table, &format!("{origin} with --set"))
+        deserialize(table, &format!("{origin} with --set"))
     }
 
     /// Checks every value, fits the model to the task's vocabulary, and writes out every default.
@@ -247,7 +249,7 @@ impl RunConfig {
         toml::to_string(self).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let device = device::from_name(&self.backend)?;
         if !device.supports_dtype(self.train.precision.dtype()) {
             let problem = format!("\"bf16\" is not a type that {:?} computes with; take \"f32\"", self.backend);

@@ -1,0 +1,105 @@
+//! What commands of many runs share.
+
+use super::overrides::Overrides;
+use super::progress;
+use indicatif::ProgressBar;
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write, stderr};
+use std::path::{Path, PathBuf};
+use unitgain_train::metrics::Status;
+use unitgain_train::sweep::{Event, Job, Options};
+use unitgain_train::{Summary, plot};
+
+/// How runs are made, and where what they say goes.
+#[derive(clap::Args)]
+pub(crate) struct Runs {
+    #[command(flatten)]
+    pub(crate) overrides: Overrides,
+    /// Most runs at once [default: as many as there are cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    jobs: Option<u32>,
+    /// Remove the runs in the folder first
+    #[arg(long)]
+    force: bool,
+    /// Draw the curves into this SVG file too, or a PNG file with the feature png
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Print an object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Runs {
+    /// Refuses what can be refused before the first run.
+    pub(crate) fn check<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> anyhow::Result<()> {
+        self.plot.as_deref().map_or(Ok(()), plot::check)?;
+        let backends: BTreeSet<&str> = jobs.map(|job| job.config.backend.as_str()).collect();
+        backends.into_iter().try_for_each(|backend| self.overrides.self_test(backend))
+    }
+
+    /// For runs in the folder `out`.
+    pub(crate) fn options(&self, out: &Path) -> anyhow::Result<Options> {
+        Ok(Options {
+            program: std::env::current_exe()?,
+            out: out.to_path_buf(),
+            jobs: self.jobs.map(|jobs| jobs as usize),
+            force: self.force,
+        })
+    }
+}
+
+/// One bar over the steps of all runs on a terminal, a line for each run that ends elsewhere; all on standard error.
+pub(crate) struct View {
+    bar: ProgressBar,
+    runs: usize,
+    ended: usize,
+    earlier: usize,
+    diverged: usize,
+}
+
+impl View {
+    pub(crate) fn new(runs: usize) -> Self {
+        Self { bar: progress::bar(0, "step ", "{msg} {eta} left"), runs, ended: 0, earlier: 0, diverged: 0 }
+    }
+
+    pub(crate) fn show(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Steps(made, of) => {
+                if self.bar.length() != Some(*of as u64) {
+                    self.bar.set_length(*of as u64);
+                    self.bar.set_position(*made as u64);
+                    // Time left is that of this process's steps.
+                    self.bar.reset_eta();
+                }
+                self.bar.set_position(*made as u64);
+                self.bar.set_message(format!("{}/{} runs, {} diverged,", self.ended, self.runs, self.diverged));
+            }
+            Event::Ended { run, summary, earlier } => {
+                self.ended += 1;
+                self.diverged += usize::from(summary.status == Status::Diverged);
+                self.earlier += usize::from(*earlier);
+                if !*earlier && !stderr().is_terminal() {
+                    let _ = writeln!(stderr(), "{}/{}  {run}  {}", self.ended, self.runs, describe(summary));
+                }
+            }
+        }
+    }
+
+    /// Ends the bar, and says how many runs were there already.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+        if self.earlier > 0 {
+            let _ = writeln!(stderr(), "{} of {} runs were there already", self.earlier, self.runs);
+        }
+    }
+}
+
+fn describe(summary: &Summary) -> String {
+    match summary.status {
+        Status::Diverged => summary.message.clone().unwrap_or_else(|| "diverged".into()),
+        Status::Running | Status::Finished => {
+            let loss = summary.eval_loss.map_or(String::new(), |loss| format!("evaluation {loss:.4}, "));
+            format!("{loss}{:.0} s", summary.seconds.total)
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Sweeps: a run at every combination of the values of some axes, and where the best learning rate is at each size.
+//! `docs/sweeps.md` is the public description.
+
+mod analysis;
+mod config;
+mod plan;
+mod pool;
+mod report;
+
+pub(crate) use analysis::mean_and_std;
+pub use analysis::{Analysis, AtSize, Cell, Edge, Layout, Optimum, Verdict, analyse, optimum};
+pub use config::{Axis, LR, Loss, SEED, SweepConfig};
+pub(crate) use plan::Resolver;
+pub use plan::{Job, Planned, plan, shortest};
+pub(crate) use pool::Folder;
+pub use pool::{Event, Options};
+pub use report::{FORMAT, Made, Report};
+
+use crate::files::write_atomically;
+use crate::metrics::{self, Status};
+use crate::{Error, plot};
+use std::path::{Path, PathBuf};
+
+/// A sweep whose every run was checked.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// As read.
+    pub config: SweepConfig,
+    /// All runs, the last axis changing fastest.
+    pub plan: Vec<Planned>,
+    path: PathBuf,
+    text: String,
+}
+
+impl Sweep {
+    /// Reads a sweep and checks all that can be checked of its runs without one of them. `settings` are `key.path=value`
+    /// settings of every run, after those of the file.
+    ///
+    /// # Errors
+    /// [`Error::Io`], those of [`SweepConfig::parse`], and those of [`plan`], which name the run.
+    pub fn load(path: &Path, settings: &[String]) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let config = SweepConfig::parse(&text, path)?;
+        let plan = plan(&config, path, settings)?;
+        Ok(Self { config, plan, path: path.to_path_buf(), text })
+    }
+
+    /// Makes the runs that are not there yet and writes `sweep.toml`, `sweep.json` and `sweep.svg` beside them.
+    ///
+    /// # Errors
+    /// What a folder or a process refuses; [`Error::Run`] with the run that failed, after `sweep.json` of what there is
+    /// was written. A run that diverges is a result.
+    pub fn run(&self, options: &Options, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Report, Error> {
+        let folder = Folder::open(options, ("sweep.toml", &self.text))?;
+        let jobs: Vec<Job> = self.plan.iter().map(|run| run.job.clone()).collect();
+        let ended = folder.make(&jobs, on_event)?;
+        let mut made = Vec::with_capacity(jobs.len());
+        for (planned, summary) in self.plan.iter().zip(ended.summaries) {
+            let loss = match &summary {
+                Some(summary) if summary.status == Status::Finished => match self.config.loss {
+                    Loss::Evaluation {} => summary.eval_loss.map(f64::from),
+                    Loss::Window { records } => Some(window(&folder.run(&planned.job.name), records)?),
+                },
+                Some(_) | None => None,
+            };
+            made.push(Made::new(&self.config, planned, summary.as_ref(), loss));
+        }
+        let name = self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let report = Report::new(name, self, made);
+        write_atomically(&options.out.join("sweep.json"), format!("{}\n", report.to_json()).as_bytes())?;
+        match ended.failure {
+            Some(failure) => Err(failure),
+            None => plot::write(&options.out.join("sweep.svg"), &report.panels()).map(|()| report),
+        }
+    }
+}
+
+/// Mean loss of the last records of a run.
+fn window(run: &Path, records: usize) -> Result<f64, Error> {
+    let all = metrics::read(run)?;
+    let last = &all[all.len().saturating_sub(records)..];
+    Ok(last.iter().map(|record| f64::from(record.loss)).sum::<f64>() / last.len().max(1) as f64)
+}

@@ -1,0 +1,315 @@
+//! Runs as processes of their own, some at a time, in a folder that can be gone on with after any end.
+
+use super::plan::Job;
+use crate::files::{self, write_atomically};
+use crate::metrics::Status;
+use crate::{Error, RunConfig, Summary, checkpoint, folder as on_disk};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where and how runs are made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `unitgain` program, which trains a run in a process of its own.
+    pub program: PathBuf,
+    /// The folder of all runs.
+    pub out: PathBuf,
+    /// Most runs at once. Default: as many as there are cores.
+    pub jobs: Option<usize>,
+    /// Whether the runs in the folder are removed first.
+    pub force: bool,
+}
+
+/// What is told of runs that are being made.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// Steps of all runs that are made, of so many.
+    Steps(usize, usize),
+    /// A run has ended.
+    Ended {
+        /// Its name.
+        run: &'a str,
+        /// What it wrote.
+        summary: &'a Summary,
+        /// Whether an earlier call made it.
+        earlier: bool,
+    },
+}
+
+/// What became of runs: the summary of each that has ended, and what stopped the others.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) summaries: Vec<Option<Summary>>,
+    pub(crate) failure: Option<Error>,
+}
+
+/// A folder of runs, held by this process.
+pub(crate) struct Folder<'a> {
+    options: &'a Options,
+    _lock: File,
+}
+
+/// Between two looks at a process.
+const LOOK: Duration = Duration::from_millis(20);
+/// Between two looks at the records of all running processes.
+const POLL: Duration = Duration::from_millis(250);
+
+impl<'a> Folder<'a> {
+    /// Takes the folder. `mark` is the file that says whose it is, with its contents.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] for a folder that holds something else, or that another process has.
+    pub(crate) fn open(options: &'a Options, mark: (&str, &str)) -> Result<Self, Error> {
+        let out = &options.out;
+        let refuse = |problem: &str| Err(Error::Folder { path: out.clone(), problem: problem.into() });
+        if out.is_file() {
+            return refuse("is a file. Use --out for a folder that does not exist yet");
+        }
+        let marked = out.join(mark.0).is_file();
+        let occupied = fs::read_dir(out).is_ok_and(|entries| {
+            entries.flatten().any(|entry| {
+                let name = entry.file_name();
+                name != files::LOCK && !name.to_string_lossy().ends_with(".partial")
+            })
+        });
+        if occupied && !marked {
+            return refuse(&format!("is not empty and has no {}. Use --out for another folder", mark.0));
+        }
+        for folder in ["configs", "runs", "logs"].map(|name| out.join(name)) {
+            fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+        }
+        let lock = files::lock(out)?;
+        files::remove_partial(out)?;
+        let folder = Self { options, _lock: lock };
+        if options.force {
+            folder.clear()?;
+        }
+        write_atomically(&out.join(mark.0), mark.1.as_bytes())?;
+        Ok(folder)
+    }
+
+    /// The run folder of a job.
+    pub(crate) fn run(&self, name: &str) -> PathBuf {
+        self.options.out.join("runs").join(name)
+    }
+
+    /// Removes every run, and nothing that is not of a run.
+    fn clear(&self) -> Result<(), Error> {
+        let runs = self.options.out.join("runs");
+        for entry in fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten() {
+            if entry.path().is_dir() {
+                drop(files::lock(&entry.path())?);
+            }
+            remove_run(&entry.path())?;
+            let _ = fs::remove_file(entry.path().join(files::LOCK));
+            // A folder with something else in it stays.
+            let _ = fs::remove_dir(entry.path());
+        }
+        for (folder, ending) in [("configs", "toml"), ("logs", "log")] {
+            let folder = self.options.out.join(folder);
+            for entry in fs::read_dir(&folder).map_err(Error::io("read", &folder))?.flatten() {
+                let path = entry.path();
+                if path.extension().is_some_and(|extension| extension == ending) {
+                    fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the runs that are not there yet, the most expensive first. A run that fails lets those that are being made
+    /// go on to their end, and starts no other.
+    ///
+    /// # Errors
+    /// What a run in the folder or the system refuses; processes that were started are then ended.
+    pub(crate) fn make(&self, jobs: &[Job], on_event: &mut dyn FnMut(Event<'_>)) -> Result<Ended, Error> {
+        let mut summaries: Vec<Option<Summary>> = Vec::with_capacity(jobs.len());
+        let mut waiting: Vec<(usize, Standing)> = Vec::new();
+        for (i, job) in jobs.iter().enumerate() {
+            match self.standing(job)? {
+                Standing::Ended(summary) => {
+                    on_event(Event::Ended { run: &job.name, summary: &summary, earlier: true });
+                    summaries.push(Some(*summary));
+                }
+                standing @ (Standing::New | Standing::Replace | Standing::Resume) => {
+                    waiting.push((i, standing));
+                    summaries.push(None);
+                }
+            }
+        }
+        // From the end: the most expensive last.
+        waiting.sort_by(|(a, _), (b, _)| cost(&jobs[*a]).total_cmp(&cost(&jobs[*b])).then(b.cmp(a)));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // By the plan, not by what is left of it: a run's numbers belong to its number of threads.
+        let at_once = self.options.jobs.unwrap_or(cores).min(jobs.len()).max(1);
+        let threads = (cores / at_once).max(1);
+        let of: usize = jobs.iter().map(|job| job.config.train.steps).sum();
+        let mut running: Vec<Running> = Vec::new();
+        let mut failure = None;
+        let mut polled: Option<Instant> = None;
+        loop {
+            while running.len() < at_once && failure.is_none() {
+                let Some((i, standing)) = waiting.pop() else { break };
+                running.push(self.start(i, &jobs[i], &standing, threads)?);
+            }
+            let mut still = Vec::new();
+            for mut run in running {
+                let Some(status) = run.child.try_wait().map_err(Error::io("wait for", &self.options.program))? else {
+                    still.push(run);
+                    continue;
+                };
+                let job = &jobs[run.job];
+                let summary = on_disk::read_summary(&self.run(&job.name));
+                match (status.code(), summary) {
+                    (Some(0 | 1), Some(summary)) if summary.status != Status::Running => {
+                        on_event(Event::Ended { run: &job.name, summary: &summary, earlier: false });
+                        summaries[run.job] = Some(summary);
+                    }
+                    (code, _) => {
+                        let said = last_line(&run.log).filter(|_| code.is_some());
+                        let said = said.unwrap_or_else(|| format!("it was ended from outside ({status})"));
+                        let problem = format!("{said}. Its output is in {}", run.log.display());
+                        failure.get_or_insert(Error::Run { name: job.name.clone(), problem });
+                    }
+                }
+            }
+            running = still;
+            if polled.is_none_or(|at| at.elapsed() >= POLL) || running.is_empty() {
+                let ended = jobs.iter().zip(&summaries).filter(|(_, summary)| summary.is_some());
+                let ended: usize = ended.map(|(job, _)| job.config.train.steps).sum();
+                let made = running.iter().map(|run| last_step(&self.run(&jobs[run.job].name).join("metrics.jsonl")));
+                on_event(Event::Steps(ended + made.sum::<usize>(), of));
+                polled = Some(Instant::now());
+            }
+            if running.is_empty() && (waiting.is_empty() || failure.is_some()) {
+                return Ok(Ended { summaries, failure });
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn standing(&self, job: &Job) -> Result<Standing, Error> {
+        let path = self.run(&job.name);
+        if !path.exists() {
+            return Ok(Standing::New);
+        }
+        // A process that outlived the one that started it.
+        drop(files::lock(&path)?);
+        let Some(summary) = on_disk::read_summary(&path) else {
+            // Ended before its first step, or not a run at all, which `train` then refuses.
+            remove_run(&path)?;
+            return Ok(Standing::New);
+        };
+        let there = RunConfig::load(&path.join("config.toml"), &[])?;
+        let mut changed = there.differences(&job.config);
+        // They change no step, but which numbers there are to compare.
+        changed.extend((there.log != job.config.log).then(|| "log".to_string()));
+        changed.extend((there.eval != job.config.eval).then(|| "eval".to_string()));
+        if !changed.is_empty() {
+            let problem = format!(
+                "was made with other settings: {}. Use --force to make all runs anew, or --out for another folder",
+                changed.join(", ")
+            );
+            return Err(Error::Folder { path, problem });
+        }
+        let checkpoints = path.join("checkpoints");
+        Ok(match summary.status {
+            Status::Finished | Status::Diverged => Standing::Ended(Box::new(summary)),
+            Status::Running if checkpoints.is_dir() && !checkpoint::list(&checkpoints)?.is_empty() => Standing::Resume,
+            Status::Running => Standing::Replace,
+        })
+    }
+
+    fn start(&self, index: usize, job: &Job, standing: &Standing, threads: usize) -> Result<Running, Error> {
+        let out = &self.options.out;
+        let config = out.join("configs").join(format!("{}.toml", job.name));
+        let log = out.join("logs").join(format!("{}.log", job.name));
+        write_atomically(&config, job.config.to_toml().as_bytes())?;
+        let output = OpenOptions::new().create(true).append(true).open(&log).map_err(Error::io("open", &log))?;
+        let errors = output.try_clone().map_err(Error::io("open", &log))?;
+        let mut command = Command::new(&self.options.program);
+        // The device was compared with the CPU before the first run, or was not to be.
+        command.arg("train").arg(&config).arg("--skip-self-test");
+        command.arg(if matches!(standing, Standing::Resume) { "--resume" } else { "--out" }).arg(self.run(&job.name));
+        if matches!(standing, Standing::Replace) {
+            command.arg("--force");
+        }
+        command.env("RAYON_NUM_THREADS", threads.to_string());
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        let child = command.spawn().map_err(Error::io("start", &self.options.program))?;
+        Ok(Running { job: index, child, log })
+    }
+}
+
+/// What there is of a run.
+enum Standing {
+    New,
+    Replace,
+    Resume,
+    Ended(Box<Summary>),
+}
+
+/// A process, which ends with its owner.
+struct Running {
+    job: usize,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended is none that could be ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// About how long a run takes: tokens times weights.
+fn cost(job: &Job) -> f64 {
+    let (model, train) = (&job.config.model, &job.config.train);
+    let tokens = (train.batch_size * train.accumulate * model.context) as f64 * train.steps as f64;
+    let d = model.d_model as f64;
+    let block = 4.0 * d * d + 2.0 * d * model.d_ff.unwrap_or(4 * model.d_model) as f64;
+    tokens * (model.n_layers as f64 * block + d * model.vocab_size.unwrap_or(0) as f64)
+}
+
+/// Removes the files of a run that may have no summary yet.
+fn remove_run(path: &Path) -> Result<(), Error> {
+    if path.is_dir() {
+        on_disk::clear(path)?;
+        // Only where it is empty.
+        let _ = fs::remove_dir(path.join("checkpoints"));
+    }
+    Ok(())
+}
+
+/// The end of a file.
+fn tail(path: &Path) -> Option<String> {
+    const BYTES: u64 = 64 << 10;
+    let mut file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(BYTES))).ok()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The last thing that a process said.
+fn last_line(log: &Path) -> Option<String> {
+    let text = tail(log)?;
+    let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(line.trim().trim_start_matches("error: ").trim_end_matches('.').to_string())
+}
+
+/// The step of the last complete record.
+fn last_step(metrics: &Path) -> usize {
+    #[derive(serde::Deserialize)]
+    struct OfStep {
+        step: usize,
+    }
+    let text = tail(metrics).unwrap_or_default();
+    text.lines().rev().find_map(|line| serde_json::from_str::<OfStep>(line).ok()).map_or(0, |record| record.step)
+}
