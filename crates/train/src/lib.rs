@@ -12,6 +12,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod checkpoint;
 pub mod clip;
+pub mod compare;
 pub mod config;
 pub mod coord_check;
 pub mod data;

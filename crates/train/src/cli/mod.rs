@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod bench;
+mod compare;
 mod configs;
 mod coord_check;
 mod devices;
@@ -49,6 +50,7 @@ enum Command {
     Probe(probe::Args),
     CoordCheck(coord_check::Args),
     Sweep(sweep::Args),
+    Compare(compare::Args),
     Sanity(sanity::Args),
     Bench(bench::Args),
     Devices(devices::Args),
@@ -71,6 +73,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Probe(args) => args.run(),
         Command::CoordCheck(args) => args.run(),
         Command::Sweep(args) => args.run(),
+        Command::Compare(args) => args.run(),
         Command::Sanity(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::Devices(args) => args.run(),

@@ -392,7 +392,8 @@ const MOST_TOKENS: usize = 1 << 24;
 /// Longest run.
 const MOST_STEPS: usize = 1 << 40;
 
-fn compare(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
+/// Keys whose values differ, with both.
+pub(crate) fn compare(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
     match (a, b) {
         (Value::Table(a), Value::Table(b)) => {
             let all: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();

@@ -112,7 +112,7 @@ fn labels(axis: &Axis, axes: &[Axis]) -> Vec<String> {
         other => plain(other),
     };
     let candidates: [Vec<String>; 2] = [&rounded as &dyn Fn(&Value) -> String, &plain]
-        .map(|f| axis.values.iter().map(|value| safe(&f(value))).collect());
+        .map(|f| axis.values.iter().map(|value| file_safe(&f(value))).collect());
     let fit = |labels: &Vec<String>| {
         // Some file systems do not tell upper from lower case.
         let different: HashSet<String> = labels.iter().map(|label| label.to_lowercase()).collect();
@@ -120,7 +120,7 @@ fn labels(axis: &Axis, axes: &[Axis]) -> Vec<String> {
     };
     let values = candidates.into_iter().find(fit);
     let values = values.unwrap_or_else(|| (1..=axis.values.len()).map(|i| format!("value{i}")).collect());
-    values.into_iter().map(|value| format!("{}={value}", safe(&key))).collect()
+    values.into_iter().map(|value| format!("{}={value}", file_safe(&key))).collect()
 }
 
 /// Four digits that count, without those that say nothing.
@@ -145,7 +145,8 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-fn safe(text: &str) -> String {
+/// Of a text what any file system takes in a name.
+pub(crate) fn file_safe(text: &str) -> String {
     let kept = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '-' };
     let text: String = text.chars().map(kept).collect();
     text.trim_matches(['-', '.']).split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")

@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod speed;
+mod sweep;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -337,7 +338,7 @@ fn configs_and_completions_name_everything() {
     }
     assert!(place.good(&["configs", "placement"]).contains("arXiv:2203.00555"));
     assert!(place.good(&["completions", "bash"]).contains("unitgain"));
-    for command in ["train", "params", "generate", "configs", "sanity"] {
+    for command in ["train", "params", "generate", "configs", "sanity", "sweep", "compare"] {
         assert!(place.good(&[command, "--help"]).contains("Example"), "{command}");
     }
 }
@@ -348,8 +349,11 @@ fn every_shipped_configuration_is_valid() {
     place.write("text.txt", "to be or not to be, that is the question\n".repeat(400));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
     let mut seen = 0;
-    for entry in std::fs::read_dir(&folder).unwrap() {
-        let path = entry.unwrap().path();
+    let files = |folder: &Path| {
+        let all = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| path.is_file()).collect::<Vec<_>>()
+    };
+    for path in [files(&folder), files(&folder.join("compare"))].concat() {
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with('#') && text.contains("xpect"), "{} begins with what to expect", path.display());
         let name = path.to_string_lossy().into_owned();
@@ -357,7 +361,7 @@ fn every_shipped_configuration_is_valid() {
         place.good(&[&["params", &name][..], &data].concat());
         seen += 1;
     }
-    assert!(seen >= 7);
+    assert!(seen >= 8 + 18);
 }
 
 /// /dev/full is Linux's.

@@ -1,0 +1,444 @@
+//! Comparisons: several configurations on the same batches, over the same seeds. `docs/sweeps.md` is the public
+//! description.
+
+use crate::config::compare as differences;
+use crate::files::write_atomically;
+use crate::metrics::{self, Status};
+use crate::plot::{self, Panel};
+use crate::sweep::{Event, FORMAT, Folder, Job, Options, Resolver, file_safe, mean_and_std};
+use crate::{Error, Record, RunConfig, Summary};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use toml::{Table, Value};
+
+/// Configurations whose every run was checked.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// All runs: the seeds of the first configuration, those of the second, ..
+    pub jobs: Vec<Job>,
+    names: Vec<String>,
+    seeds: Vec<u64>,
+    mark: String,
+}
+
+/// Records whose mean loss is the smoothed loss of the last of them.
+const SMOOTH: usize = 5;
+
+impl Comparison {
+    /// Reads configurations and checks all that can be checked without a run. Every one has the same seeds: that of the
+    /// first file and those after it.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load`] and [`RunConfig::prepare`], and [`Error::Config`] with the keys of what is not the same
+    /// although the data depend on it.
+    pub fn load(paths: &[PathBuf], settings: &[String], seeds: u64) -> Result<Self, Error> {
+        let mut resolver = Resolver::default();
+        let (mut jobs, mut names): (Vec<Job>, Vec<String>) = (Vec::new(), Vec::new());
+        let mut all_seeds = Vec::new();
+        for path in paths {
+            let config = RunConfig::load(path, settings)?;
+            let in_file = |e: Error| Error::Config {
+                origin: path.display().to_string(),
+                key: "configuration".into(),
+                problem: e.to_string(),
+            };
+            let resolved = resolver.resolve(&config).map_err(in_file)?;
+            let first = jobs.first().map_or(&resolved, |job| &job.config);
+            let mut keys = Vec::new();
+            differences("", &of_data(first), &of_data(&resolved), &mut keys);
+            if !keys.is_empty() {
+                return Err(Error::Config {
+                    origin: path.display().to_string(),
+                    key: keys.join(", ").replace(", now ", ", here "),
+                    problem: format!(
+                        "differs from that of {}: configurations are compared on the same data over the same steps. Give \
+                         all of them one value with --set",
+                        paths[0].display()
+                    ),
+                });
+            }
+            if all_seeds.is_empty() {
+                all_seeds = (0..seeds).map(|i| resolved.seed.saturating_add(i)).collect();
+            }
+            let name = different(&file_safe(&path.file_stem().unwrap_or_default().to_string_lossy()), &names);
+            for seed in &all_seeds {
+                let config = resolver.resolve(&RunConfig { seed: *seed, ..resolved.clone() }).map_err(in_file)?;
+                jobs.push(Job { name: format!("{name},seed={seed}"), config });
+            }
+            names.push(name);
+        }
+        let files: Vec<String> = paths.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
+        let mark = format!(
+            "# What was compared.\nconfigs = [{}]\nset = {settings:?}\nseeds = {all_seeds:?}\n",
+            files.join(", ")
+        );
+        Ok(Self { jobs, names, seeds: all_seeds, mark })
+    }
+
+    /// Makes the runs that are not there yet and writes `compare.toml`, `compare.json` and `compare.svg` beside them.
+    /// `reach` is the loss to which steps are counted; None for the largest final loss of those that finish.
+    ///
+    /// # Errors
+    /// What a folder or a process refuses; [`Error::Run`] with the run that failed, after `compare.json` of what there is
+    /// was written. A run that diverges is a result.
+    pub fn run(
+        &self,
+        options: &Options,
+        reach: Option<f64>,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Report, Error> {
+        let folder = Folder::open(options, ("compare.toml", &self.mark))?;
+        let ended = folder.make(&self.jobs, on_event)?;
+        let mut runs = Vec::with_capacity(self.jobs.len());
+        for (job, summary) in self.jobs.iter().zip(ended.summaries) {
+            let records = if summary.is_some() { metrics::read(&folder.run(&job.name))? } else { Vec::new() };
+            runs.push(Run { summary, records });
+        }
+        let configs: Vec<(String, &[Run])> =
+            self.names.iter().cloned().zip(runs.chunks(self.seeds.len().max(1))).collect();
+        let report = Report::new(&configs, &self.seeds, reach);
+        write_atomically(&options.out.join("compare.json"), format!("{}\n", report.to_json()).as_bytes())?;
+        match ended.failure {
+            Some(failure) => Err(failure),
+            None => plot::write(&options.out.join("compare.svg"), &report.panels()).map(|()| report),
+        }
+    }
+}
+
+/// What the data of a run are a function of, beside the seed.
+fn of_data(config: &RunConfig) -> Value {
+    let value = |x: usize| Value::Integer(i64::try_from(x).unwrap_or(i64::MAX));
+    let table = |entries: Vec<(&str, Value)>| {
+        Value::Table(entries.into_iter().map(|(key, value)| (key.to_string(), value)).collect::<Table>())
+    };
+    let whole = Value::try_from(config).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"));
+    let of = |key: &str| whole.get(key).cloned().unwrap_or(Value::Boolean(false));
+    let sequences = value(config.train.batch_size * config.train.accumulate);
+    table(vec![
+        ("data", of("data")),
+        ("eval", of("eval")),
+        ("model", table(vec![("context", value(config.model.context))])),
+        // An evaluation has batches of this size.
+        (
+            "train",
+            table(vec![
+                ("steps", value(config.train.steps)),
+                ("batch_size", value(config.train.batch_size)),
+                ("batch_size * train.accumulate", sequences),
+            ]),
+        ),
+    ])
+}
+
+/// A name that none of the others is, however a file system writes them.
+fn different(name: &str, others: &[String]) -> String {
+    let is_free = |name: &String| others.iter().all(|other| !other.eq_ignore_ascii_case(name));
+    let numbered = (2..).map(|i| format!("{name}-{i}"));
+    std::iter::once(name.to_string()).chain(numbered).find(is_free).unwrap_or_default()
+}
+
+/// What a run left.
+#[derive(Clone, Debug)]
+struct Run {
+    summary: Option<Summary>,
+    records: Vec<Record>,
+}
+
+/// `compare.json`: a comparison in one object. A number that is not finite is `null`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Version of the format.
+    pub format: u32,
+    /// Of every configuration.
+    pub seeds: Vec<u64>,
+    /// Updates of every run.
+    pub steps: Option<usize>,
+    /// Tokens of every run.
+    pub tokens: Option<usize>,
+    /// Least possible loss of the task, where it is known.
+    pub floor: Option<f64>,
+    /// Loss to which steps are counted; None where every configuration diverged.
+    pub reach: Option<f64>,
+    /// In the order they were given in.
+    pub configurations: Vec<Compared>,
+}
+
+/// A configuration over the seeds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compared {
+    /// The name of its file.
+    pub name: String,
+    /// Final evaluation loss: mean over the seeds that finish.
+    pub loss: Option<f64>,
+    /// Its standard deviation.
+    pub std: Option<f64>,
+    /// Best evaluation loss: mean.
+    pub best_loss: Option<f64>,
+    /// Final evaluation loss above the floor: mean.
+    pub excess: Option<f64>,
+    /// Steps until the training loss, as the mean of five records, is at most `reach`: mean over the seeds that get there.
+    pub steps_to_reach: Option<f64>,
+    /// Number of seeds that get there.
+    pub reached: usize,
+    /// Gradient norm of the last block over that of the first, at the first record: geometric mean.
+    pub first_ratio: Option<f64>,
+    /// The same at the last record.
+    pub last_ratio: Option<f64>,
+    /// Largest gradient norm of any record of any seed, before the clip.
+    pub largest_grad_norm: Option<f64>,
+    /// Median over the records, mean over the seeds; of one process beside the others.
+    pub tokens_per_second: Option<f64>,
+    /// Number of seeds that diverged.
+    pub diverged: usize,
+    /// Of each seed.
+    pub runs: Vec<OfSeed>,
+    /// Training loss over the steps: (step, mean over the seeds that finish, or over all where none does).
+    #[serde(skip)]
+    curve: Vec<[f64; 2]>,
+    /// Gradient norm of each block at the first and at the last record: geometric mean.
+    pub grad_norm_block: [Vec<f64>; 2],
+}
+
+/// One run of a configuration.
+#[derive(Clone, Debug, Serialize)]
+pub struct OfSeed {
+    /// Its seed.
+    pub seed: u64,
+    /// None where it has not ended.
+    pub status: Option<Status>,
+    /// Why it diverged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Last evaluation loss.
+    pub loss: Option<f32>,
+    /// Best evaluation loss.
+    pub best_loss: Option<f32>,
+    /// Steps that it made.
+    pub steps: usize,
+    /// Steps to `reach`.
+    pub steps_to_reach: Option<usize>,
+    /// Of its last process.
+    pub seconds: Option<f64>,
+}
+
+impl Report {
+    fn new(configs: &[(String, &[Run])], seeds: &[u64], reach: Option<f64>) -> Self {
+        let final_losses = configs.iter().filter_map(|(_, runs)| mean(finished(runs).filter_map(|s| s.eval_loss)));
+        let reach = reach.or_else(|| final_losses.reduce(f64::max));
+        let summary = || configs.iter().flat_map(|(_, runs)| *runs).find_map(|run| run.summary.as_ref());
+        let done = || configs.iter().flat_map(|(_, runs)| finished(runs)).next();
+        Self {
+            format: FORMAT,
+            seeds: seeds.to_vec(),
+            steps: summary().map(|summary| summary.steps),
+            tokens: done().map(|summary| summary.tokens),
+            floor: summary().and_then(|summary| summary.floor),
+            reach,
+            configurations: configs.iter().map(|(name, runs)| Compared::new(name, runs, seeds, reach)).collect(),
+        }
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_else(|e| unreachable!("a report is always valid JSON: {e}"))
+    }
+
+    /// Training loss over the steps, and the gradient norm of each block at the first and at the last record; a curve a
+    /// configuration.
+    pub fn panels(&self) -> Vec<Panel> {
+        let panel = |title: &str, labels: [&str; 2], log: [bool; 2], f: &dyn Fn(&Compared) -> Vec<[f64; 2]>| Panel {
+            title: title.into(),
+            labels: labels.map(String::from),
+            log,
+            curves: self.configurations.iter().map(|c| (c.name.clone(), f(c))).collect(),
+            marks: Vec::new(),
+        };
+        let blocks = |norms: &[f64]| norms.iter().enumerate().map(|(l, norm)| [(l + 1) as f64, *norm]).collect();
+        let gradient = ["block", "gradient norm"];
+        vec![
+            panel("training loss", ["step", "loss, nats"], [false, false], &|c| c.curve.clone()),
+            panel("gradient of each block, first record", gradient, [false, true], &|c| blocks(&c.grad_norm_block[0])),
+            panel("gradient of each block, last record", gradient, [false, true], &|c| blocks(&c.grad_norm_block[1])),
+        ]
+    }
+}
+
+impl Compared {
+    fn new(name: &str, runs: &[Run], seeds: &[u64], reach: Option<f64>) -> Self {
+        let losses: Vec<f64> = finished(runs).filter_map(|s| s.eval_loss).map(f64::from).collect();
+        let reached: Vec<Option<usize>> =
+            runs.iter().map(|run| reach.and_then(|reach| steps_to_reach(&run.records, reach))).collect();
+        let steps: Vec<f64> = reached.iter().flatten().map(|step| *step as f64).collect();
+        let at_last = |run: &Run| run.records.len().saturating_sub(1);
+        let ratio =
+            |at: &dyn Fn(&Run) -> usize| geometric_mean(runs.iter().filter_map(|run| last_over_first(run, at(run))));
+        let has_status = |run: &&Run, status| run.summary.as_ref().is_some_and(|summary| summary.status == status);
+        let norms = runs.iter().flat_map(|run| &run.records).map(|record| f64::from(record.grad_norm));
+        Self {
+            name: name.into(),
+            loss: mean(losses.iter().copied()),
+            std: (!losses.is_empty()).then(|| mean_and_std(&losses).1),
+            best_loss: mean(finished(runs).filter_map(|s| s.best_eval_loss)),
+            excess: mean(finished(runs).filter_map(|s| s.excess)),
+            steps_to_reach: mean(steps.iter().copied()),
+            reached: steps.len(),
+            first_ratio: ratio(&|_| 0),
+            last_ratio: ratio(&at_last),
+            largest_grad_norm: norms.reduce(f64::max),
+            tokens_per_second: mean(runs.iter().filter_map(median_speed)),
+            diverged: runs.iter().filter(|run| has_status(run, Status::Diverged)).count(),
+            runs: runs
+                .iter()
+                .zip(seeds)
+                .zip(&reached)
+                .map(|((run, seed), reached)| OfSeed::new(run, *seed, *reached))
+                .collect(),
+            curve: curve(runs),
+            grad_norm_block: [block_norms(runs, &|_| 0), block_norms(runs, &at_last)],
+        }
+    }
+}
+
+impl OfSeed {
+    fn new(run: &Run, seed: u64, steps_to_reach: Option<usize>) -> Self {
+        let summary = run.summary.as_ref();
+        Self {
+            seed,
+            status: summary.map(|s| s.status),
+            message: summary.and_then(|s| s.message.clone()),
+            loss: summary.and_then(|s| s.eval_loss),
+            best_loss: summary.and_then(|s| s.best_eval_loss),
+            steps: summary.map_or(0, |s| s.step),
+            steps_to_reach,
+            seconds: summary.map(|s| s.seconds.total),
+        }
+    }
+}
+
+fn finished(runs: &[Run]) -> impl Iterator<Item = &Summary> {
+    runs.iter().filter_map(|run| run.summary.as_ref()).filter(|summary| summary.status == Status::Finished)
+}
+
+/// The first step at which the mean loss of the last five records (fewer at the start) is at most `reach`.
+fn steps_to_reach(records: &[Record], reach: f64) -> Option<usize> {
+    (1..=records.len()).find_map(|end| {
+        let last = &records[end.saturating_sub(SMOOTH)..end];
+        let smooth = last.iter().map(|record| f64::from(record.loss)).sum::<f64>() / last.len() as f64;
+        (smooth <= reach).then(|| records[end - 1].step)
+    })
+}
+
+fn last_over_first(run: &Run, at: usize) -> Option<f64> {
+    let norms = &run.records.get(at)?.grad_norm_block;
+    Some(f64::from(*norms.last()?) / f64::from(*norms.first()?))
+}
+
+fn median_speed(run: &Run) -> Option<f64> {
+    let mut speeds: Vec<f64> = run.records.iter().map(|record| record.tokens_per_second).collect();
+    speeds.sort_by(f64::total_cmp);
+    speeds.get(speeds.len() / 2).copied()
+}
+
+fn curve(runs: &[Run]) -> Vec<[f64; 2]> {
+    let finishes = |run: &&Run| run.summary.as_ref().is_some_and(|summary| summary.status == Status::Finished);
+    let none = !runs.iter().any(|run| finishes(&run));
+    let mut at_step: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for record in runs.iter().filter(|run| none || finishes(run)).flat_map(|run| &run.records) {
+        at_step.entry(record.step).or_default().push(f64::from(record.loss));
+    }
+    at_step.into_iter().map(|(step, losses)| [step as f64, mean_and_std(&losses).0]).collect()
+}
+
+fn block_norms(runs: &[Run], at: &dyn Fn(&Run) -> usize) -> Vec<f64> {
+    let records: Vec<&Record> = runs.iter().filter_map(|run| run.records.get(at(run))).collect();
+    let blocks = records.first().map_or(0, |record| record.grad_norm_block.len());
+    let of_block = |l: usize| geometric_mean(records.iter().map(|record| f64::from(record.grad_norm_block[l])));
+    (0..blocks).map(|l| of_block(l).unwrap_or(0.0)).collect()
+}
+
+/// None for no values.
+fn mean(values: impl Iterator<Item = impl Into<f64>>) -> Option<f64> {
+    let values: Vec<f64> = values.map(Into::into).collect();
+    (!values.is_empty()).then(|| mean_and_std(&values).0)
+}
+
+/// Of those values that have a logarithm: norms spread over orders of magnitude.
+fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    mean(values.filter(|x| *x > 0.0 && x.is_finite()).map(f64::ln)).map(f64::exp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(status: Status, losses: &[f32], norms: [f32; 2]) -> Run {
+        let record = |(i, loss): (usize, &f32)| Record {
+            step: 10 * i + 1,
+            tokens: 0,
+            loss: *loss,
+            lr: 0.0,
+            tokens_per_second: [100.0, 300.0, 200.0][i % 3],
+            grad_norm: i as f32,
+            grad_norm_clipped: 0.0,
+            grad_norm_block: norms.to_vec(),
+            grad_norm_role: BTreeMap::new(),
+            stream_rms: Vec::new(),
+            eval_loss: None,
+            floor: None,
+            excess: None,
+        };
+        let summary = Summary {
+            format: 1,
+            status,
+            message: None,
+            step: 1,
+            steps: 1,
+            tokens: 1,
+            parameters: 1,
+            loss: None,
+            eval_loss: losses.last().copied(),
+            best_eval_loss: losses.iter().copied().reduce(f32::min),
+            floor: Some(0.5),
+            excess: losses.last().map(|loss| f64::from(*loss) - 0.5),
+            seconds: metrics::Seconds::default(),
+            peak_memory: None,
+        };
+        Run { summary: Some(summary), records: losses.iter().enumerate().map(record).collect() }
+    }
+
+    #[test]
+    fn a_configuration_is_the_mean_of_the_seeds_that_finish() {
+        let good = [
+            run(Status::Finished, &[3.0, 2.0, 1.0], [1.0, 4.0]),
+            run(Status::Finished, &[5.0, 4.0, 3.0], [1.0, 1.0]),
+            run(Status::Diverged, &[9.0, 99.0], [1.0, 0.0]),
+        ];
+        let bad = [run(Status::Diverged, &[9.0], [1.0, 1.0])];
+        let report = Report::new(&[("good".into(), &good), ("bad".into(), &bad)], &[1, 2, 3], None);
+        assert_eq!((report.reach, report.floor), (Some(2.0), Some(0.5)));
+        let of = &report.configurations[0];
+        assert_eq!((of.loss, of.std, of.best_loss, of.excess), (Some(2.0), Some(2f64.sqrt()), Some(2.0), Some(1.5)));
+        // The mean of three records of the first seed, 2, is what is to be reached; the second seed never gets there.
+        assert_eq!((of.steps_to_reach, of.reached, of.diverged), (Some(21.0), 1, 1));
+        assert!((of.first_ratio.unwrap() - 2.0).abs() < 1e-12, "a ratio of 0 has no logarithm");
+        assert_eq!((of.largest_grad_norm, of.tokens_per_second), (Some(2.0), Some((200.0 + 200.0 + 300.0) / 3.0)));
+        assert_eq!(of.curve, [[1.0, 4.0], [11.0, 3.0], [21.0, 2.0]]);
+        let of = &report.configurations[1];
+        assert_eq!((of.loss, of.steps_to_reach, of.diverged, of.curve.len()), (None, None, 1, 1));
+        assert_eq!(report.panels().len(), 3);
+    }
+
+    #[test]
+    fn steps_are_counted_on_the_smoothed_loss() {
+        let run = run(Status::Finished, &[5.0, 5.0, 0.0, 5.0, 5.0, 0.0, 0.0, 0.0], [1.0, 1.0]);
+        assert_eq!(steps_to_reach(&run.records, 2.0), Some(61), "one low record is not enough");
+        assert_eq!(steps_to_reach(&run.records, 0.5), None);
+    }
+
+    #[test]
+    fn names_are_different() {
+        assert_eq!(different("a", &["b".into()]), "a");
+        assert_eq!(different("a", &["A".into(), "a-2".into()]), "a-3");
+    }
+}
