@@ -114,7 +114,6 @@ fn of_data(config: &RunConfig) -> Value {
     };
     let whole = Value::try_from(config).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"));
     let of = |key: &str| whole.get(key).cloned().unwrap_or(Value::Boolean(false));
-    let sequences = value(config.train.batch_size * config.train.accumulate);
     table(vec![
         ("data", of("data")),
         ("eval", of("eval")),
@@ -125,7 +124,7 @@ fn of_data(config: &RunConfig) -> Value {
             table(vec![
                 ("steps", value(config.train.steps)),
                 ("batch_size", value(config.train.batch_size)),
-                ("batch_size * train.accumulate", sequences),
+                ("accumulate", value(config.train.accumulate)),
             ]),
         ),
     ])

@@ -152,7 +152,7 @@ fn legend(area: &Area<'_>, panel: &Panel) -> Drawn {
         let line = [(0, y), (SAMPLE, y)];
         let drawn = match i < COLOURS.len() {
             true => area.draw(&PathElement::new(line, style)),
-            false => area.draw(&DashedPathElement::new(line.into_iter(), 6, 4, style)),
+            false => area.draw(&DashedPathElement::new(line, 6, 4, style)),
         };
         drawn.and_then(|()| area.draw(&Text::new(name.as_str(), (SAMPLE + 6, y - 6), font(12)))).map_err(said)?;
     }
