@@ -216,7 +216,7 @@ where
         .bold_line_style(GREY.mix(0.25))
         .label_style(font(12))
         .axis_desc_style(font(13))
-        .x_label_formatter(&|v| number(*v))
+        .x_label_formatter(&|v| if panel.log[0] { sparse(*v) } else { number(*v) })
         .y_label_formatter(&|v| number(*v))
         .draw()
         .map_err(said)?;
@@ -251,6 +251,12 @@ fn number(x: f64) -> String {
     }
 }
 
+/// The number at 1, 2 and 5 of a decade, nothing at what lies too near.
+fn sparse(x: f64) -> String {
+    let text = format!("{x:.0e}");
+    if ["1e", "2e", "5e"].iter().any(|start| text.starts_with(start)) { number(x) } else { String::new() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,6 +284,7 @@ mod tests {
         let empty = Panel { curves: Vec::new(), ..panel([true, true]) };
         draw(&mut String::new(), std::slice::from_ref(&empty)).unwrap();
         assert_eq!(["0", "0.5", "12", "2e-5"].map(String::from), [0.0, 0.5, 12.0, 2e-5].map(number));
+        assert_eq!(["2e-3", "", "", "0.01", "5"].map(String::from), [2e-3, 3e-3, 9e-3, 0.01, 5.0].map(sparse));
         assert_eq!(size(&[empty]), SIZE, "a panel without curves needs no legend");
         assert!(size(&[panel([true, true])]).0 > SIZE.0, "a legend has an area of its own");
     }
