@@ -64,7 +64,7 @@ impl<'a> Nursery<'a> {
             let values = start.draw(self.seed, &format!("{path}.bias"), 1, fan_out);
             let param = Param::from_data(TensorData::new(values, [fan_out]), self.device);
             let spec = self.spec(Role::Bias, 1, fan_out);
-            self.births.insert(param.id, Birth { spec, block: self.block, init_std: start.rms(1.0) });
+            self.births.insert(param.id, Birth { spec, block: self.block, init_std: start.rms(1.0), lr: 1.0 });
             param
         });
         let Factors { forward, backward, .. } = self.factors(role, fan_in, fan_out);
@@ -97,7 +97,7 @@ impl<'a> Nursery<'a> {
     fn born(&mut self, data: Vec<f32>, std: f64, role: Role, fan_in: usize, fan_out: usize) -> Param<Tensor<2>> {
         let param = Param::from_data(TensorData::new(data, [fan_in, fan_out]), self.device);
         let spec = self.spec(role, fan_in, fan_out);
-        self.births.insert(param.id, Birth { spec, block: self.block, init_std: std });
+        self.births.insert(param.id, Birth { spec, block: self.block, init_std: std, lr: 1.0 });
         param
     }
 
@@ -146,9 +146,11 @@ impl<'a> Nursery<'a> {
         param
     }
 
-    /// A learned number, of shape `[1]`.
-    pub(crate) fn scalar(&mut self, value: f64, role: Role) -> Param<Tensor<1>> {
-        self.constant(value, 1, role)
+    /// A learned number, of shape `[1]`, with a learning rate of its own.
+    pub(crate) fn scalar(&mut self, value: f64, lr: f64) -> Param<Tensor<1>> {
+        let param = Param::from_tensor(Tensor::full([1], value, self.device));
+        self.adopt_at(&param, Role::Scale, lr);
+        param
     }
 
     /// The parametrization's factors of a matrix, whatever the optimizer.
@@ -177,7 +179,7 @@ impl<'a> Nursery<'a> {
     fn adopt_norm(&mut self, norm: &Norm, role: Role) {
         for id in norm.statistics() {
             let spec = self.spec(Role::Statistic, 1, 1);
-            self.births.insert(id, Birth { spec, block: self.block, init_std: 0.0 });
+            self.births.insert(id, Birth { spec, block: self.block, init_std: 0.0, lr: 1.0 });
         }
         self.adopt(norm, role);
     }
@@ -196,7 +198,7 @@ impl<'a> Nursery<'a> {
             residual.zero_last_gain();
         }
         residual.norms().iter().for_each(|norm| self.adopt_norm(norm, Role::Norm));
-        self.adopt(&residual, Role::Scale);
+        self.adopt_at(&residual, Role::Scale, axes.scale.lr_factor());
         residual
     }
 
@@ -219,12 +221,17 @@ impl<'a> Nursery<'a> {
 
     /// Notes the role of those parameters of `module` that have none yet; they start as constants.
     fn adopt<M: Module>(&mut self, module: &M, role: Role) {
+        self.adopt_at(module, role, 1.0);
+    }
+
+    /// [`Nursery::adopt`], with a learning rate of its own.
+    fn adopt_at<M: Module>(&mut self, module: &M, role: Role, lr: f64) {
         let (block, layers, width) = (self.block, self.config.n_layers, self.config.d_model as f64);
         let births = &mut self.births;
         module.visit(&mut Walk::new(|_: &str, id: ParamId, shape: Vec<usize>| {
             let fan_out = shape.iter().product::<usize>() as f64;
             let spec = Spec { role, fan_in: 1.0, fan_out, layers, layer: block, width };
-            births.entry(id).or_insert(Birth { spec, block, init_std: 0.0 });
+            births.entry(id).or_insert(Birth { spec, block, init_std: 0.0, lr });
         }));
     }
 

@@ -17,8 +17,10 @@ pub struct ParamEntry {
     pub shape: Vec<usize>,
     /// Standard deviation that it was drawn with; 0 for constants.
     pub init_std: f64,
-    /// The parametrization's factors.
+    /// The parametrization's factors, with `lr`.
     pub factors: Factors,
+    /// Learning rate that the parameter asks for itself, over that of the optimizer: 1 but for Fixup's scalars.
+    pub lr: f64,
 }
 
 impl ParamEntry {
@@ -48,6 +50,7 @@ pub(crate) struct Birth {
     pub(crate) spec: Spec,
     pub(crate) block: Option<usize>,
     pub(crate) init_std: f64,
+    pub(crate) lr: f64,
 }
 
 impl ParamTable {
@@ -65,7 +68,8 @@ impl ParamTable {
                 births.remove(&id).unwrap_or_else(|| panic!("{path} was not born in the nursery, or twice met"));
             entries.push(ParamEntry {
                 path: path.to_string(),
-                factors: parametrization.factors(&birth.spec, shape, Update::Normalized),
+                factors: factors(parametrization, &birth.spec, birth.lr, shape, Update::Normalized),
+                lr: birth.lr,
                 spec: birth.spec,
                 block: birth.block,
                 shape: dims,
@@ -80,7 +84,7 @@ impl ParamTable {
     /// [`Update::Normalized`].
     pub fn for_update(mut self, update: Update) -> Self {
         for entry in &mut self.entries {
-            entry.factors = self.parametrization.factors(&entry.spec, self.shape, update);
+            entry.factors = factors(self.parametrization, &entry.spec, entry.lr, self.shape, update);
         }
         self
     }
@@ -104,6 +108,11 @@ impl ParamTable {
     pub fn elements(&self) -> usize {
         self.iter().filter(|entry| entry.role().is_trainable()).map(ParamEntry::elements).sum()
     }
+}
+
+fn factors(parametrization: Parametrization, spec: &Spec, lr: f64, shape: Shape, update: Update) -> Factors {
+    let factors = parametrization.factors(spec, shape, update);
+    Factors { lr: factors.lr * lr, ..factors }
 }
 
 impl<'a> IntoIterator for &'a ParamTable {

@@ -94,7 +94,7 @@ impl ModelConfig {
             head_multiplier: nursery.factors(Role::Head, d, vocab).forward,
             input_multipliers: input_multipliers(&config, &nursery),
             learned_scale: match config.embedding_scale {
-                Some(EmbeddingScale::Learned { init }) => Some(nursery.scalar(init.unwrap_or(1.0), Role::Scale)),
+                Some(EmbeddingScale::Learned { init }) => Some(nursery.scalar(init.unwrap_or(1.0), 1.0)),
                 Some(EmbeddingScale::Constant { .. }) | None => None,
             },
             embedding_scale: match config.embedding_scale {
@@ -199,7 +199,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
             activation: config.activation,
             unit: unit.map(|unit| [unit.activation, config.activation.unit_gain(unit.activation)]),
         },
-        shared_scale: around_attention.scale.is_shared().then(|| nursery.scalar(0.0, Role::Scale)),
+        shared_scale: around_attention.scale.is_shared().then(|| nursery.scalar(0.0, 1.0)),
         dropout: dropout(config),
     }
 }
@@ -215,7 +215,7 @@ fn inner_norm(nursery: &mut Nursery<'_>, axes: BranchAxes, width: usize) -> Norm
 /// The scalar biases inside a branch, where its scale has them.
 fn scalar_biases(nursery: &mut Nursery<'_>, axes: BranchAxes, count: usize) -> ScalarBiases {
     let count = if axes.scale.has_scalar_biases() { count } else { 0 };
-    ScalarBiases { values: (0..count).map(|_| nursery.scalar(0.0, Role::Scale)).collect() }
+    ScalarBiases { values: (0..count).map(|_| nursery.scalar(0.0, axes.scale.lr_factor())).collect() }
 }
 
 impl Transformer {

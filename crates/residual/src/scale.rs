@@ -150,6 +150,16 @@ impl ScaleConfig {
         matches!(self, Self::Fixup {})
     }
 
+    /// Learning rate of what the scale learns, over that of the weights: 1/10 for Fixup's scalars, as its authors have it
+    /// (arXiv:1901.09321, section 4).
+    pub fn lr_factor(self) -> f64 {
+        match self {
+            Self::Fixup {} => 0.1,
+            Self::One {} | Self::Depth {} | Self::Constant { .. } | Self::LayerScale { .. } => 1.0,
+            Self::ReZero { .. } | Self::SkipInit { .. } | Self::Nfnet { .. } => 1.0,
+        }
+    }
+
     /// The fixed factor of the branch.
     pub(crate) fn multiplier(self, site: Site) -> f64 {
         match self {

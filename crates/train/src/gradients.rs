@@ -13,20 +13,25 @@ pub struct Gradients {
 impl Gradients {
     /// Runs the backward pass from `loss`, of shape `[1]`, and takes the gradients out of the graph.
     pub fn backward<M: Module>(loss: &Tensor<1>, model: &M) -> Self {
-        struct Collect {
-            graph: burn::tensor::Gradients,
+        Self::taken(&mut loss.backward(), model)
+    }
+
+    /// Takes the gradients of a model's parameters out of a graph, and leaves those of other tensors.
+    pub(crate) fn taken<M: Module>(graph: &mut burn::tensor::Gradients, model: &M) -> Self {
+        struct Collect<'a> {
+            graph: &'a mut burn::tensor::Gradients,
             flat: Vec<Option<Tensor<1>>>,
         }
-        impl ModuleVisitor for Collect {
+        impl ModuleVisitor for Collect<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let gradient = param.val().grad_remove(&mut self.graph);
+                let gradient = param.val().grad_remove(self.graph);
                 self.flat.push(gradient.map(|g| {
                     let n = g.shape().num_elements();
                     g.reshape([n])
                 }));
             }
         }
-        let mut collect = Collect { graph: loss.backward(), flat: Vec::new() };
+        let mut collect = Collect { graph, flat: Vec::new() };
         model.visit(&mut collect);
         Self { each: collect.flat, factor: None }
     }

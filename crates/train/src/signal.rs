@@ -85,7 +85,9 @@ fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
     let logits = trainer.model.forward_probed(tokens, &seen);
     let loss = cross_entropy(logits, targets, batch.weights(&plain));
     let value = f64::from(loss.clone().into_scalar::<f32>());
-    let graph = loss.backward();
+    let mut graph = loss.backward();
+    let squares = Gradients::taken(&mut graph, &trainer.model).squares(&plain);
+    let squares: Vec<f64> = squares.into_data().iter::<f32>().map(f64::from).collect();
     let leaves = seen.leaves.into_inner();
     let of_stream: Vec<Tensor<1>> = leaves
         .iter()
@@ -96,13 +98,6 @@ fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
         Some(weights) => f64::from(weights.sum().into_scalar::<f32>()),
         None => (batch.rows * batch.time) as f64,
     };
-    // A second backward pass takes the gradients of the parameters: the first one has used up its graph.
-    drop(graph);
-    let (tokens_again, targets) = batch.tensors(&plain);
-    let loss = cross_entropy(trainer.model.forward(tokens_again), targets, batch.weights(&plain));
-    let squares = Gradients::backward(&loss, &trainer.model).squares(&plain);
-    let squares: Vec<f64> = squares.into_data().iter::<f32>().map(f64::from).collect();
-
     let read = |all: Vec<Tensor<1>>| -> Vec<f64> {
         if all.is_empty() {
             return Vec::new();

@@ -3,6 +3,7 @@ use super::{Outcome, progress, table};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
+use unitgain_train::coord_check::{Axis, resized};
 use unitgain_train::plot::{self, Panel};
 use unitgain_train::signal::{self, BlockSignal, Signal};
 
@@ -99,8 +100,7 @@ impl Args {
             };
             for depth in or(&self.depths, config.model.n_layers) {
                 for width in or(&self.widths, config.model.d_model) {
-                    let mut config = config.clone();
-                    (config.model.n_layers, config.model.d_model) = (depth, width);
+                    let config = resized(&resized(&config, Axis::Depth, depth)?, Axis::Width, width)?;
                     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
                     jobs.push((Probed { config: name, depth, width, seeds: Vec::new() }, config));
                 }
