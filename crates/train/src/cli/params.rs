@@ -3,12 +3,16 @@ use super::{Outcome, table};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
+use unitgain_model::ParamEntry;
+use unitgain_train::checkpoint::weights;
 use unitgain_train::{Trainer, device};
 
 /// Print every parameter with its role, init, multipliers and effective settings
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain params configs/pre_norm.toml\n  \
-    unitgain params configs/pre_norm.toml --set model.placement=deep_norm --json")]
+    unitgain params configs/pre_norm.toml --set model.placement=deep_norm --json\n\n\
+    lr is that of the weight at the peak of the schedule; a step takes away lr x weight_decay of it, whichever kind the \
+    decay is of.")]
 pub(crate) struct Args {
     /// The run's TOML file
     config: PathBuf,
@@ -24,9 +28,13 @@ struct Row {
     path: String,
     role: &'static str,
     shape: Vec<usize>,
+    /// Of all elements, where they start equal.
+    init_value: Option<f32>,
     init_std: f64,
     multiplier: f64,
     lr_factor: f64,
+    /// At the peak of the schedule.
+    lr: f64,
     weight_decay: f64,
     eps: f64,
     elements: usize,
@@ -37,16 +45,21 @@ impl Args {
         let (config, _) = self.overrides.load(&self.config)?.prepare()?;
         let device = device::from_name(&config.backend)?;
         let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?;
+        let lr_factor = |entry: &ParamEntry| if entry.role().is_trainable() { entry.factors.lr } else { 0.0 };
+        let equal = |values: &[f32]| values.iter().all(|v| *v == values[0]).then_some(values[0]);
         let rows: Vec<Row> = trainer
             .table
             .iter()
-            .map(|entry| Row {
+            .zip(weights(&trainer.model))
+            .map(|(entry, (.., values))| Row {
                 path: entry.path.clone(),
                 role: entry.role().name(),
                 shape: entry.shape.clone(),
+                init_value: equal(&values),
                 init_std: entry.init_std,
                 multiplier: entry.factors.forward,
-                lr_factor: if entry.role().is_trainable() { entry.factors.lr } else { 0.0 },
+                lr_factor: lr_factor(entry),
+                lr: lr_factor(entry) * config.optimizer.lr(),
                 weight_decay: config.optimizer.decay_of(entry),
                 eps: if entry.role().is_trainable() { config.optimizer.eps_of(entry) } else { 0.0 },
                 elements: entry.elements(),
@@ -64,18 +77,31 @@ impl Args {
                     row.path.clone(),
                     row.role.into(),
                     format!("{:?}", row.shape),
+                    row.init_value.map_or("drawn".into(), |value| number(value.into())),
                     number(row.init_std),
                     number(row.multiplier),
                     number(row.lr_factor),
+                    number(row.lr),
                     number(row.weight_decay),
                     number(row.eps),
                     row.elements.to_string(),
                 ]
             })
             .collect();
-        let header =
-            ["path", "role", "shape", "init_std", "multiplier", "lr_factor", "weight_decay", "eps", "elements"];
-        table::print(&header, &cells, &[3, 4, 5, 6, 7, 8])?;
+        let header = [
+            "path",
+            "role",
+            "shape",
+            "init",
+            "init_std",
+            "multiplier",
+            "lr_factor",
+            "lr",
+            "weight_decay",
+            "eps",
+            "elements",
+        ];
+        table::print(&header, &cells, &[3, 4, 5, 6, 7, 8, 9, 10])?;
         let mut out = std::io::stdout().lock();
         let trainable = trainer.table.iter().filter(|entry| entry.role().is_trainable()).count();
         write!(out, "{} parameters in {trainable} tensors", trainer.table.elements())?;
