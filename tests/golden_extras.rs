@@ -252,7 +252,8 @@ fn fixup(case: &Case) {
     let mut stream = Stream::new(leaves["x"].clone(), 1, false);
     for block in 0..blocks {
         let of = |name: &str| leaves[&format!("block{block}.{name}")].clone();
-        let site = Site { layer: block, layers: blocks, width: d, joint: Joint::of(1.0), branch: Branch::Mlp };
+        let site =
+            Site { layer: block, layers: blocks, width: d, base_width: d, joint: Joint::of(1.0), branch: Branch::Mlp };
         let scale = ScaleConfig::Fixup {};
         let residual = Residual::new(Placement::None {}, &NormConfig::None {}, scale, site, &device);
         // Ours start at 1 and 0; the reference's have other values, which the branch is given instead.

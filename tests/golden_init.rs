@@ -190,6 +190,7 @@ fn depth_width(case: &Case, row: &Value) {
         layer: 0,
         layers,
         width: 8,
+        base_width: 8,
         joint: unitgain_residual::Joint::of(1.0),
         branch: unitgain_residual::Branch::Mlp,
     };

@@ -308,4 +308,24 @@ fn u_mup_refuses_a_decay_that_is_coupled_to_its_learning_rates() {
     for fine in ["optimizer.weight_decay=0.0", "optimizer.weight_decay.kind=independent", "optimizer.kind=adam"] {
         parse(&[fine]).unwrap();
     }
+    parse(&["optimizer.kind=sgd", "optimizer.weight_decay=0.1"]).unwrap_err();
+}
+
+/// Constants that go by size go by that of the base model: layer_scale's by its depth, DyT's alpha by its width.
+#[test]
+fn constants_go_by_the_base_model() {
+    let complete = Parametrization::CompleteP { base_width: 16, base_depth: 2, base_head_dim: None, alpha: 1.0 };
+    let scale = unitgain_model::ScaleConfig::LayerScale { init: None };
+    let deep = ModelConfig { parametrization: complete, scale, n_layers: 24, init: None, ..tiny() };
+    assert_eq!(deep.resolved().unwrap().scale, unitgain_model::ScaleConfig::LayerScale { init: Some(0.1) });
+    let dyt = |width, parametrization| {
+        let norm = NormConfig::Dyt { alpha: None, bias: true };
+        let config = ModelConfig { norm, d_model: width, n_layers: 1, parametrization, ..tiny() };
+        let (model, table) = config.build(1, &Device::flex()).unwrap();
+        let alphas = table.iter().filter(|entry| entry.path.ends_with("alpha"));
+        alphas.map(|entry| crate::common::values(&model, &entry.path)[0]).collect::<Vec<f32>>()
+    };
+    let standard = Parametrization::Standard {};
+    assert_eq!(dyt(2048, Parametrization::mup(16)), dyt(16, standard));
+    assert_ne!(dyt(2048, standard), dyt(16, standard));
 }

@@ -206,9 +206,11 @@ impl ModelConfig {
         c.check_values(head_dim)?;
         c.check_parameters()?;
         c.check_blocks()?;
-        c.scale = c.scale.resolved(c.n_layers);
+        // Depth is not to be counted a second time.
+        let depth = c.parametrization.base_depth(c.n_layers);
+        c.scale = c.scale.resolved(depth);
         for block in &mut c.block {
-            block.scale = block.scale.map(|scale| scale.resolved(c.n_layers));
+            block.scale = block.scale.map(|scale| scale.resolved(depth));
         }
         c.parametrization = c.parametrization.resolved(c.shape());
         let asking = c.branches().find(|b| b.placement.embedding_norm()).map(|b| b.norm);

@@ -161,7 +161,7 @@ impl<'a> Nursery<'a> {
 
     /// A norm of a last axis of `width` entries.
     pub(crate) fn norm(&mut self, config: &NormConfig, width: usize, role: Role) -> Norm {
-        let norm = config.build(NormSite::inside(width, self.config.d_model), self.device);
+        let norm = config.build(NormSite::inside(width, self.base_width()), self.device);
         self.adopt_norm(&norm, role);
         norm
     }
@@ -190,6 +190,7 @@ impl<'a> Nursery<'a> {
             layer: self.block.unwrap_or(0),
             layers: self.config.n_layers,
             width: self.config.d_model,
+            base_width: self.base_width(),
             joint: self.joint(axes.branch),
             branch: axes.branch,
         };
@@ -200,6 +201,10 @@ impl<'a> Nursery<'a> {
         residual.norms().iter().for_each(|norm| self.adopt_norm(norm, Role::Norm));
         self.adopt_at(&residual, Role::Scale, axes.scale.lr_factor());
         residual
+    }
+
+    fn base_width(&self) -> usize {
+        self.config.parametrization.base_width(self.config.d_model)
     }
 
     /// How the parametrization joins a branch of the block that is being built.

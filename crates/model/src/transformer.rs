@@ -160,7 +160,7 @@ fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: 
         if qkv { &around_attention.norm } else { &config.qk_norm },
         config.qk_norm_over,
         config.attention_scale.unwrap_or(AttentionScale::HeadDim {}),
-        [heads, kv_heads, head_dim, d],
+        [heads, kv_heads, head_dim, config.parametrization.base_width(d)],
         config.parametrization.attention_scale(shape),
         device,
     );

@@ -192,15 +192,15 @@ impl Parametrization {
 
     /// What is wrong with the settings, if anything.
     pub fn check(self) -> Result<(), String> {
-        let positive = |key: &str, x: f64| match x > 0.0 && x.is_finite() {
+        let positive = |key: &str, x: f64| match (1e-9..=1e9).contains(&x) {
             true => Ok(()),
-            false => Err(format!("{key} = {x} must be a positive number")),
+            false => Err(format!("{key} = {x} must be a number from 1e-9 to 1e9")),
         };
-        if self.base().is_some_and(|base| base.width == 0) {
-            return Err("base_width = 0 must be at least 1".into());
-        }
-        if self.base().is_some_and(|base| base.depth == Some(0)) {
-            return Err("base_depth = 0 must be at least 1".into());
+        let sizes = self.base().map(|base| [("base_width", Some(base.width)), ("base_depth", base.depth)]);
+        for (key, size) in sizes.into_iter().flatten() {
+            if let Some(size) = size.filter(|size| !(1..=1 << 20).contains(size)) {
+                return Err(format!("{key} = {size} must be from 1 to {}", 1 << 20));
+            }
         }
         if let Some(head_dim) = self.base().and_then(|base| base.head_dim) {
             positive("base_head_dim", head_dim)?;
@@ -224,6 +224,11 @@ impl Parametrization {
     /// The width of the base model: that of the model itself where there is none.
     pub fn base_width(self, width: usize) -> usize {
         self.base().map_or(width, |base| base.width)
+    }
+
+    /// The number of blocks of the base model: that of the model itself where depth is not counted.
+    pub fn base_depth(self, layers: usize) -> usize {
+        self.base().and_then(|base| base.depth).unwrap_or(layers)
     }
 
     /// Whether learning rates or branches depend on the number of blocks.

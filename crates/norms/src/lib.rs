@@ -156,7 +156,7 @@ pub type About = (&'static str, &'static str, &'static str);
 pub struct NormSite {
     /// Number of entries of a row.
     pub width: usize,
-    /// Width of the stream of the model.
+    /// Width of the stream of the model, of the base model where there is one.
     pub stream: usize,
     /// Whether it stands in front of attention, as attention's own norm.
     pub before_attention: bool,

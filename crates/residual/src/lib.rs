@@ -30,6 +30,8 @@ pub struct Site {
     pub layers: usize,
     /// Width of the stream.
     pub width: usize,
+    /// Width of the base model's stream, which the constants of norms go by.
+    pub base_width: usize,
     /// How the parametrization joins the branch.
     pub joint: Joint,
     /// Which branch of the block.
@@ -68,7 +70,7 @@ impl Site {
     /// What a norm at `position` of this branch is for.
     fn norm(self, position: Position) -> NormSite {
         let before_attention = position == Position::BeforeBranch && self.branch == Branch::Attention;
-        NormSite { before_attention, ..NormSite::of(self.width) }
+        NormSite { before_attention, ..NormSite::inside(self.width, self.base_width) }
     }
 }
 

@@ -130,11 +130,15 @@ fn of_data(config: &RunConfig) -> Value {
     ])
 }
 
+/// Of a configuration: that of a folder has an ending.
+const LONGEST_NAME: usize = 100;
+
 /// A name that none of the others is, however a file system writes them.
 fn different(name: &str, others: &[String]) -> String {
+    let name: String = if name.is_empty() { "configuration" } else { name }.chars().take(LONGEST_NAME).collect();
     let is_free = |name: &String| others.iter().all(|other| !other.eq_ignore_ascii_case(name));
     let numbered = (2..).map(|i| format!("{name}-{i}"));
-    std::iter::once(name.to_string()).chain(numbered).find(is_free).unwrap_or_default()
+    std::iter::once(name.clone()).chain(numbered).find(is_free).unwrap_or_default()
 }
 
 /// What a run left.

@@ -68,24 +68,33 @@ pub enum Verdict {
 /// heads.
 ///
 /// # Errors
-/// [`Error::Config`] where a head does not divide the width.
+/// [`Error::Config`] where a head does not divide the width, or what is set does not grow to a whole number.
 pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig, Error> {
     let mut config = config.clone();
     let model = &mut config.model;
     match axis {
         Axis::Depth => model.n_layers = size,
         Axis::Width => {
-            let scaled = |n: usize| n.saturating_mul(size) / model.d_model.max(1);
+            let width = model.d_model.max(1);
+            let scaled = |key: &str, n: usize| match n.checked_mul(size).filter(|all| all.is_multiple_of(width)) {
+                Some(all) => Ok(all / width),
+                None => {
+                    let problem = format!(
+                        "{n} at width {width} is no whole number at width {size}; leave it out, or take other widths"
+                    );
+                    Err(Error::config(key, problem))
+                }
+            };
             if let Some(head_dim) = model.head_dim {
                 if !size.is_multiple_of(head_dim) {
                     let problem =
                         format!("width {size} is not a multiple of model.head_dim = {head_dim}, which is set");
                     return Err(Error::config("model.d_model", problem));
                 }
-                model.n_kv_heads = model.n_kv_heads.map(scaled);
+                model.n_kv_heads = model.n_kv_heads.map(|n| scaled("model.n_kv_heads", n)).transpose()?;
                 model.n_heads = size / head_dim;
             }
-            model.d_ff = model.d_ff.map(scaled);
+            model.d_ff = model.d_ff.map(|n| scaled("model.d_ff", n)).transpose()?;
             model.d_model = size;
         }
     }
@@ -99,6 +108,13 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
 pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Vec<Layer>, Error> {
     if options.sizes.len() < 2 {
         return Err(Error::config("sizes", "a slope needs at least two of them"));
+    }
+    if !options.tolerance.is_finite() {
+        return Err(Error::config("tolerance", format!("{} must be a number", options.tolerance)));
+    }
+    // Before anything is measured.
+    for size in &options.sizes {
+        resized(config, options.axis, *size)?.model.resolved()?;
     }
     device::compute(config, || measured(config, options, progress))
 }

@@ -234,7 +234,7 @@ impl OptimizerConfig {
 
     /// What is wrong with the settings: the key and the problem.
     pub(crate) fn check(self) -> Result<(), (&'static str, String)> {
-        let positive = |key, x: f64| match x >= f64::from(f32::MIN_POSITIVE) && x.is_finite() {
+        let positive = |key, x: f64| match (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&x) {
             true => Ok(()),
             false => Err((key, format!("{x} must be a positive number that f32 can hold"))),
         };
@@ -244,8 +244,9 @@ impl OptimizerConfig {
         };
         positive("lr", self.lr())?;
         let decay = self.weight_decay();
-        if !(decay.value() >= 0.0 && decay.value().is_finite()) {
-            return Err(("weight_decay", format!("{} must be 0 or a positive number", decay.value())));
+        if !(0.0..=f64::from(f32::MAX)).contains(&decay.value()) {
+            let problem = format!("{} must be 0 or a positive number that f32 can hold", decay.value());
+            return Err(("weight_decay", problem));
         }
         if matches!(decay, WeightDecay::Independent { value } if value >= 1.0) {
             let problem =

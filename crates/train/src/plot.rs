@@ -65,9 +65,16 @@ pub fn write(path: &Path, panels: &[Panel]) -> Result<(), Error> {
 /// Refuses a name that [`write`] refuses, before what is to be drawn was computed.
 ///
 /// # Errors
-/// [`Error::Config`] for a name that does not end in .svg, or in .png where that is compiled in.
+/// [`Error::Config`] for a name that does not end in .svg, or in .png where that is compiled in, or whose folder is not
+/// there.
 pub fn check(path: &Path) -> Result<(), Error> {
-    format_of(path).map(|_| ())
+    format_of(path)?;
+    let refuse = |problem: &str| Err(Error::config("--plot", format!("{:?} {problem}", path.display().to_string())));
+    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        _ if path.is_dir() => refuse("is a folder; give the name of a file"),
+        Some(parent) if !parent.is_dir() => refuse("is in a folder that does not exist; create it first"),
+        Some(_) | None => Ok(()),
+    }
 }
 
 enum Format {

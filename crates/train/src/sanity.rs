@@ -228,7 +228,8 @@ pub fn last_over_first(
     let norm = NormConfig::layer_norm();
     let mut weights = Vec::new();
     for layer in 0..sizes.depth {
-        let site = Site { layer, layers: sizes.depth, width: d, joint: Joint::of(1.0), branch: Branch::Mlp };
+        let site =
+            Site { layer, layers: sizes.depth, width: d, base_width: d, joint: Joint::of(1.0), branch: Branch::Mlp };
         let residual = Residual::new(placement, &norm, ScaleConfig::One {}, site, &device);
         let (weight, bias) = linear(&format!("sanity/{layer}"));
         stream = residual.forward(stream, |x| module::linear(x, weight.clone(), Some(bias)));
@@ -271,7 +272,14 @@ fn growth(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
         let mut stream = Stream::new(start.clone(), 1, false);
         for layer in 0..sizes.layers {
             for branch in [Branch::Attention, Branch::Mlp] {
-                let site = Site { layer, layers: sizes.layers, width: shape[1], joint: Joint::of(1.0), branch };
+                let site = Site {
+                    layer,
+                    layers: sizes.layers,
+                    width: shape[1],
+                    base_width: shape[1],
+                    joint: Joint::of(1.0),
+                    branch,
+                };
                 let residual = Residual::new(Placement::None {}, &NormConfig::None {}, scale, site, device);
                 let path = format!("sanity/write/{layer}/{}", branch as usize);
                 stream = residual.forward(stream, |_| draw(seed, &path, shape, device));

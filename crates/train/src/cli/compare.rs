@@ -41,13 +41,13 @@ impl Args {
         let report = comparison.run(&self.runs.options(&self.out)?, self.reach, &mut |event| view.show(&event));
         view.finish();
         let report = report?;
-        if let Some(path) = &self.runs.plot {
-            plot::write(path, &report.panels())?;
-        }
         if self.runs.json {
             writeln!(std::io::stdout(), "{}", report.to_json())?;
         } else {
             print(&report)?;
+        }
+        if let Some(path) = &self.runs.plot {
+            plot::write(path, &report.panels())?;
         }
         Ok(Outcome::Success)
     }

@@ -42,6 +42,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        self.plot.as_deref().map_or(Ok(()), plot::check)?;
         let config = self.overrides.load(&self.config)?;
         self.overrides.self_test(&config.backend)?;
         let (axis, mut sizes) = match (self.widths.is_empty(), self.depths.is_empty()) {

@@ -88,6 +88,7 @@ impl Spread {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
+        self.plot.as_deref().map_or(Ok(()), plot::check)?;
         let mut jobs = Vec::new();
         for path in &self.configs {
             let config = self.overrides.load(path)?;

@@ -40,13 +40,13 @@ impl Args {
         let report = sweep.run(&self.runs.options(&out)?, &mut |event| view.show(&event));
         view.finish();
         let report = report?;
-        if let Some(path) = &self.runs.plot {
-            plot::write(path, &report.panels())?;
-        }
         if self.runs.json {
             writeln!(std::io::stdout(), "{}", report.to_json())?;
         } else {
             print(&report)?;
+        }
+        if let Some(path) = &self.runs.plot {
+            plot::write(path, &report.panels())?;
         }
         Ok(if self.check && report.transfers != Some(true) { Outcome::Negative } else { Outcome::Success })
     }

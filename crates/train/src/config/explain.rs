@@ -35,15 +35,35 @@ fn within(all: &Value, path: &str, message: &str) -> String {
         Value::Datetime(_) => "datetime".into(),
     };
     let about = |kind: &str| message.starts_with(kind);
-    match found {
-        Some(Value::Table(table)) if about("invalid") || about("unknown variant") => {
-            let mut keys = table.iter().filter(|(_, value)| message.contains(&shown(value))).map(|(key, _)| key);
-            match (keys.next(), keys.next()) {
-                (Some(key), None) => format!("{path}.{key}"),
-                (_, Some(_)) | (None, None) => path.to_string(),
+    let tag = TAGS.into_iter().find(|tag| about(&format!("missing field `{tag}`")));
+    let mut meant = Vec::new();
+    if let Some(Value::Table(table)) = found {
+        below(path, table, &mut |path, value| {
+            let is_meant = match (tag, value) {
+                // The table itself has its tag where it is one in it that has none.
+                (Some(tag), Value::Table(inner)) => table.contains_key(tag) && !inner.contains_key(tag),
+                (Some(_), _) => false,
+                (None, _) => (about("invalid") || about("unknown variant")) && message.contains(&shown(value)),
+            };
+            if is_meant {
+                meant.push(path);
             }
+        });
+    }
+    match meant.as_slice() {
+        [only] => only.clone(),
+        [] | [_, ..] => path.to_string(),
+    }
+}
+
+/// Tells every value below a table, with its path.
+fn below(path: &str, table: &Table, tell: &mut dyn FnMut(String, &Value)) {
+    for (key, value) in table {
+        let path = format!("{path}.{key}");
+        tell(path.clone(), value);
+        if let Value::Table(table) = value {
+            below(&path, table, tell);
         }
-        Some(_) | None => path.to_string(),
     }
 }
 

@@ -316,12 +316,11 @@ impl RunConfig {
     /// u-muP's learning rates are of size 1, and a decay that is multiplied by them would be as large.
     fn check_unit_decay(&self) -> Result<(), Error> {
         let is_unit = self.model.parametrization.unit_scaling().is_some();
-        let is_decoupled = matches!(self.optimizer, OptimizerConfig::Adamw { .. } | OptimizerConfig::Lion { .. });
         match self.optimizer.weight_decay() {
-            WeightDecay::Coupled { value } if is_unit && is_decoupled && value > 0.0 => {
+            WeightDecay::Coupled { value } if is_unit && value > 0.0 => {
                 let problem = format!(
                     "{value} is multiplied by the learning rate, and under parametrization = \"u_mup\" those are of size 1; \
-                     write weight_decay = {{ kind = \"independent\", value = 1e-4 }}, or 0"
+                     write weight_decay = {{ kind = \"independent\", value = 1e-4 }} (adamw, lion), or 0"
                 );
                 Err(Error::config("optimizer.weight_decay", problem))
             }

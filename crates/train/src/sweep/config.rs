@@ -114,6 +114,9 @@ impl SweepConfig {
                     return Err(error(&at, format!("{value} must be a list of values, as [{value}]")));
                 }
             };
+            if key.contains(char::is_whitespace) {
+                return Err(error(&at, "must be a key without spaces".into()));
+            }
             if values.is_empty() {
                 return Err(error(&at, "has no value; an axis needs at least one".into()));
             }

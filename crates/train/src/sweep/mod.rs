@@ -79,5 +79,9 @@ impl Sweep {
 fn window(run: &Path, records: usize) -> Result<f64, Error> {
     let all = metrics::read(run)?;
     let last = &all[all.len().saturating_sub(records)..];
-    Ok(last.iter().map(|record| f64::from(record.loss)).sum::<f64>() / last.len().max(1) as f64)
+    if last.is_empty() {
+        let problem = "has no records in metrics.jsonl; remove the folder, so that the run is made again".into();
+        return Err(Error::Folder { path: run.to_path_buf(), problem });
+    }
+    Ok(last.iter().map(|record| f64::from(record.loss)).sum::<f64>() / last.len() as f64)
 }

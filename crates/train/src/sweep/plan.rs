@@ -2,7 +2,7 @@
 
 use super::config::{Axis, SweepConfig};
 use crate::coord_check::{self, resized};
-use crate::{DataConfig, Error, RunConfig};
+use crate::{DataConfig, Error, RunConfig, files};
 use std::collections::HashSet;
 use std::path::Path;
 use toml::Value;
@@ -44,9 +44,14 @@ pub fn plan(sweep: &SweepConfig, origin: &Path, settings: &[String]) -> Result<V
     let settings: Vec<String> = sweep.set.iter().chain(settings).cloned().collect();
     // Before the axes, so that the file's faults are not laid on a run.
     RunConfig::parse(&text, &run, &settings)?;
-    for axis in &sweep.axes {
-        if settings.iter().any(|setting| setting.split('=').next().is_some_and(|key| key.trim() == axis.key)) {
+    for (i, axis) in sweep.axes.iter().enumerate() {
+        let key = |setting: &String| setting.split('=').next().unwrap_or_default().replace(char::is_whitespace, "");
+        if settings.iter().any(|setting| key(setting) == axis.key) {
             return Err(error(&axis.key, "is both set and an axis; change the axis, or take one away".into()));
+        }
+        if let Some(other) = sweep.axes[..i].iter().find(|other| overlap(&other.key, &axis.key)) {
+            let problem = format!("and the axis {:?} change the same key; take one away", other.key);
+            return Err(error(&axis.key, problem));
         }
     }
     let count = sweep.axes.iter().try_fold(1usize, |count, axis| count.checked_mul(axis.values.len()));
@@ -70,6 +75,17 @@ pub fn plan(sweep: &SweepConfig, origin: &Path, settings: &[String]) -> Result<V
         plan.push(Planned { job: Job { name, config }, at });
     }
     Ok(plan)
+}
+
+/// Whether two axes change the same thing.
+fn overlap(a: &str, b: &str) -> bool {
+    let keys = |key: &str| match key {
+        "width" => vec!["model.d_model".to_string(), "model.d_ff".into()],
+        "depth" => vec!["model.n_layers".to_string()],
+        _ => vec![key.to_string()],
+    };
+    let is_within = |a: &str, b: &str| a == b || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
+    keys(a).iter().any(|a| keys(b).iter().any(|b| is_within(a, b) || is_within(b, a)))
 }
 
 /// The values of run number `index`.
@@ -119,7 +135,9 @@ fn labels(axis: &Axis, axes: &[Axis]) -> Vec<String> {
         different.len() == labels.len() && labels.iter().all(|label| !label.is_empty() && label.len() <= LONGEST_VALUE)
     };
     let values = candidates.into_iter().find(fit);
-    let values = values.unwrap_or_else(|| (1..=axis.values.len()).map(|i| format!("value{i}")).collect());
+    // By what they are, not by where they stand: values may be added to the axis.
+    let hashed = |value: &Value| format!("{:016x}", files::hash(files::HASH_START, plain(value).as_bytes()));
+    let values = values.unwrap_or_else(|| axis.values.iter().map(hashed).collect());
     values.into_iter().map(|value| format!("{}={value}", file_safe(&key))).collect()
 }
 
@@ -233,6 +251,10 @@ mod tests {
             ("[axes]\n'optimiser.lr' = [0.1]", &[], "optimizer"),
             ("[axes]\n'optimizer.beta' = [0.1]", &[], "optimizer.beta"),
             ("[axes]\nseed = [1]", &["seed=2"], "both set and an axis"),
+            ("[axes]\n'optimizer.lr' = [1.0]", &["optimizer . lr=2"], "both set and an axis"),
+            ("[axes]\nwidth = [16]\n'model.d_model' = [32]", &[], "change the same key"),
+            ("[axes]\ndepth = [1]\nmodel = [{ d_model = 8 }]", &[], "change the same key"),
+            ("[axes]\n'optimizer.lr ' = [1.0]", &[], "without spaces"),
             ("[axes]\nseed = [1]", &["train.steps=x"], "train.steps"),
             (
                 "[axes]\nseed = [1]\n'train.steps' = { from = 1.0, octaves = 400 }\nwidth = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20]\n'optimizer.lr' = { from = 1.0, octaves = 400 }",

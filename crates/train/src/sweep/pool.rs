@@ -49,6 +49,7 @@ pub(crate) struct Ended {
 /// A folder of runs, held by this process.
 pub(crate) struct Folder<'a> {
     options: &'a Options,
+    mark: (&'a str, &'a str),
     _lock: File,
 }
 
@@ -62,7 +63,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// [`Error::Folder`] for a folder that holds something else, or that another process has.
-    pub(crate) fn open(options: &'a Options, mark: (&str, &str)) -> Result<Self, Error> {
+    pub(crate) fn open(options: &'a Options, mark: (&'a str, &'a str)) -> Result<Self, Error> {
         let out = &options.out;
         let refuse = |problem: &str| Err(Error::Folder { path: out.clone(), problem: problem.into() });
         if out.is_file() {
@@ -83,11 +84,13 @@ impl<'a> Folder<'a> {
         }
         let lock = files::lock(out)?;
         files::remove_partial(out)?;
-        let folder = Self { options, _lock: lock };
+        let folder = Self { options, mark, _lock: lock };
         if options.force {
             folder.clear()?;
         }
-        write_atomically(&out.join(mark.0), mark.1.as_bytes())?;
+        if !marked {
+            write_atomically(&out.join(mark.0), mark.1.as_bytes())?;
+        }
         Ok(folder)
     }
 
@@ -99,10 +102,11 @@ impl<'a> Folder<'a> {
     /// Removes every run, and nothing that is not of a run.
     fn clear(&self) -> Result<(), Error> {
         let runs = self.options.out.join("runs");
-        for entry in fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten() {
-            if entry.path().is_dir() {
-                drop(files::lock(&entry.path())?);
-            }
+        let entries = || fs::read_dir(&runs).map_err(Error::io("read", &runs)).map(Iterator::flatten);
+        // All of them before any is removed: one may have outlived the process that started it.
+        let locks = entries()?.filter(|entry| entry.path().is_dir()).map(|entry| free(&entry.path()));
+        drop(locks.collect::<Result<Vec<_>, _>>()?);
+        for entry in entries()? {
             remove_run(&entry.path())?;
             let _ = fs::remove_file(entry.path().join(files::LOCK));
             // A folder with something else in it stays.
@@ -128,6 +132,7 @@ impl<'a> Folder<'a> {
     pub(crate) fn make(&self, jobs: &[Job], on_event: &mut dyn FnMut(Event<'_>)) -> Result<Ended, Error> {
         let mut summaries: Vec<Option<Summary>> = Vec::with_capacity(jobs.len());
         let mut waiting: Vec<(usize, Standing)> = Vec::new();
+        self.check_same(jobs)?;
         for (i, job) in jobs.iter().enumerate() {
             match self.standing(job)? {
                 Standing::Ended(summary) => {
@@ -140,6 +145,8 @@ impl<'a> Folder<'a> {
                 }
             }
         }
+        // What the folder is of, now that nothing is refused.
+        write_atomically(&self.options.out.join(self.mark.0), self.mark.1.as_bytes())?;
         // From the end: the most expensive last.
         waiting.sort_by(|(a, _), (b, _)| cost(&jobs[*a]).total_cmp(&cost(&jobs[*b])).then(b.cmp(a)));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -191,15 +198,38 @@ impl<'a> Folder<'a> {
         }
     }
 
+    /// Refuses a folder that has runs and none of these.
+    fn check_same(&self, jobs: &[Job]) -> Result<(), Error> {
+        let runs = self.options.out.join("runs");
+        let mut there = fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten();
+        if there.next().is_some() && !jobs.iter().any(|job| self.run(&job.name).exists()) {
+            return Err(Error::Folder {
+                path: self.options.out.clone(),
+                problem: "has runs, and none of those that are asked for. Use --out for another folder, or --force to \
+                          remove them"
+                    .into(),
+            });
+        }
+        Ok(())
+    }
+
     fn standing(&self, job: &Job) -> Result<Standing, Error> {
         let path = self.run(&job.name);
         if !path.exists() {
             return Ok(Standing::New);
         }
         // A process that outlived the one that started it.
-        drop(files::lock(&path)?);
+        drop(free(&path)?);
         let Some(summary) = on_disk::read_summary(&path) else {
-            // Ended before its first step, or not a run at all, which `train` then refuses.
+            // Ended before its first step, or not a run at all.
+            let own = ["config.toml", "metrics.jsonl", "init.json", "checkpoints", files::LOCK];
+            let is_own = |name: &str| own.contains(&name) || name.ends_with(".partial");
+            let entries = fs::read_dir(&path).map_err(Error::io("read", &path))?.flatten();
+            if let Some(other) = entries.map(|entry| entry.file_name()).find(|name| !is_own(&name.to_string_lossy())) {
+                let problem =
+                    format!("holds {other:?}, which is of no run. Move it away, or use --out for another folder");
+                return Err(Error::Folder { path, problem });
+            }
             remove_run(&path)?;
             return Ok(Standing::New);
         };
@@ -264,6 +294,17 @@ impl Drop for Running {
         // One that has ended is none that could be ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The lock of a run folder; a process that was just killed takes a moment to end.
+fn free(path: &Path) -> Result<File, Error> {
+    let started = Instant::now();
+    loop {
+        match files::lock(path) {
+            Err(_) if started.elapsed() < Duration::from_secs(2) => std::thread::sleep(LOOK),
+            result => return result,
+        }
     }
 }
 

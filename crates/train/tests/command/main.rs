@@ -281,11 +281,12 @@ fn params_prints_a_table_and_json() {
     assert_eq!(query["shape"], serde_json::json!([16, 16]));
     assert_eq!((&query["lr_factor"], &query["weight_decay"]), (&0.5.into(), &0.2.into()));
     assert!((query["init_std"].as_f64().unwrap() - 0.02 / 2f64.sqrt()).abs() < 1e-12);
+    assert!(query["init_value"].is_null() && query["lr"] == 0.5e-3);
     let norm = rows.iter().find(|row| row["role"] == "norm").unwrap();
     assert_eq!((&norm["weight_decay"], &norm["multiplier"]), (&0.0.into(), &1.0.into()));
     for row in &rows {
         let keys: Vec<&String> = row.as_object().unwrap().keys().collect();
-        assert_eq!(keys.len(), 9, "{keys:?}");
+        assert_eq!(keys.len(), 11, "{keys:?}");
     }
 }
 

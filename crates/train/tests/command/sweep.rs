@@ -109,16 +109,16 @@ fn a_run_that_diverges_is_a_result_and_one_that_fails_is_not() {
     assert_eq!(report["means"][2]["diverged"], 1);
     assert_eq!(report["optima"][0]["beside_divergence"], true);
 
-    // Something in a run's place that is not a run.
+    // A run whose folder cannot be used.
     place.write("tiny.toml", SWEEP);
     std::fs::create_dir_all(place.0.join("runs/tiny/runs/width=8,lr=0.01,seed=1")).unwrap();
     place.write("runs/tiny/sweep.toml", SWEEP);
-    place.write("runs/tiny/runs/width=8,lr=0.01,seed=1/mine.txt", "a");
+    place.write("runs/tiny/runs/width=8,lr=0.01,seed=1/checkpoints", "a");
     let message = place.bad(&["sweep", "tiny.toml", "--jobs", "1"]);
     assert!(message.contains("width=8,lr=0.01,seed=1 failed") && message.contains("is not empty"), "{message}");
     let report = json(&place.read("runs/tiny/sweep.json"));
     assert_eq!((&report["complete"], &report["optima"]), (&false.into(), &serde_json::json!([])));
-    assert_eq!(place.read("runs/tiny/runs/width=8,lr=0.01,seed=1/mine.txt"), "a");
+    assert_eq!(place.read("runs/tiny/runs/width=8,lr=0.01,seed=1/checkpoints"), "a");
 }
 
 #[test]
@@ -203,4 +203,67 @@ fn every_shipped_sweep_can_start() {
         seen += 1;
     }
     assert!(seen >= 4);
+}
+
+/// A folder is changed only by what is really made in it.
+#[test]
+fn what_is_refused_changes_nothing_in_a_folder() {
+    let place = Place::new("sweep-refused");
+    place.write("tiny.toml", SWEEP);
+    place.good(&["sweep", "tiny.toml", "--out", "out"]);
+    let files = || {
+        let mut all: Vec<(std::path::PathBuf, Vec<u8>)> = Vec::new();
+        let mut folders = vec![place.0.join("out")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path()) {
+                match entry.is_dir() {
+                    true => folders.push(entry),
+                    false => all.push((entry.clone(), std::fs::read(&entry).unwrap())),
+                }
+            }
+        }
+        all.sort();
+        all
+    };
+    let before = files();
+    // Other settings, another sweep, and a run that is going on.
+    place.write("other.toml", SWEEP.replace("train.steps=6", "train.steps=5"));
+    assert!(place.bad(&["sweep", "other.toml", "--out", "out"]).contains("train.steps"));
+    place.write("other.toml", SWEEP.replace("seed = [1]", "seed = [7]"));
+    assert!(place.bad(&["sweep", "other.toml", "--out", "out"]).contains("none of those that are asked for"));
+    let lock = std::fs::File::create(place.0.join("out/runs/width=8,lr=0.01,seed=1/.lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(place.bad(&["sweep", "tiny.toml", "--out", "out", "--force"]).contains("another process"));
+    drop(lock);
+    assert!(before == files());
+    // What is of no run is never removed.
+    let own = place.0.join("out/runs/width=8,lr=0.01,seed=1");
+    std::fs::remove_file(own.join("summary.json")).unwrap();
+    std::fs::write(own.join("notes.txt"), "mine").unwrap();
+    assert!(place.bad(&["sweep", "tiny.toml", "--out", "out"]).contains("notes.txt"));
+    assert!(own.join("config.toml").exists() && own.join("notes.txt").exists());
+    // A plot that cannot be written is known before the runs.
+    for plot in ["nowhere/x.svg", "out", "x.pdf"] {
+        for command in
+            [&["sweep", "tiny.toml", "--out", "new"][..], &["coord-check", "small.toml"], &["probe", "small.toml"]]
+        {
+            assert!(place.bad(&[command, &["--plot", plot]].concat()).contains("--plot"), "{command:?} {plot}");
+        }
+    }
+    assert!(!place.0.join("new").exists());
+}
+
+/// A check whose bounds are no numbers, or whose sizes cannot be, measures nothing.
+#[test]
+fn a_coordinate_check_knows_its_sizes_and_tolerance_first() {
+    let place = Place::new("coord-first");
+    for (arguments, expected) in [
+        (&["--tolerance", "nan"][..], "tolerance"),
+        (&["--tolerance", "inf"], "tolerance"),
+        (&["--widths", "16,33"], "d_model"),
+        (&["--widths", "16,24", "--set", "model.d_ff=9"], "model.d_ff"),
+    ] {
+        let message = place.bad(&[&["coord-check", "small.toml"], arguments].concat());
+        assert!(message.contains(expected), "{message}");
+    }
 }
