@@ -22,7 +22,7 @@ fn combinations_are_refused_or_warned_of() {
     let mup = |base_width| Parametrization::mup(base_width);
     let spectral = Parametrization::Spectral { base_width: 4, base_head_dim: None };
     let complete = Parametrization::CompleteP { base_width: 4, base_depth: 1, base_head_dim: None, alpha: 1.0 };
-    let unit = Parametrization::ALL[5];
+    let unit = Parametrization::u_mup();
     let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
     let dyt = NormConfig::Dyt { alpha: None, bias: true };
     let init = |name: &str| Scheme::all().into_iter().find(|scheme| scheme.about().0 == name);
@@ -68,7 +68,6 @@ fn combinations_are_refused_or_warned_of() {
         ModelConfig { init: init("mimetic"), n_kv_heads: Some(2), ..tiny() },
         ModelConfig { parametrization: spectral, ..tiny() },
         ModelConfig { parametrization: complete, placement: Placement::ScaledPreNorm {}, ..tiny() },
-        ModelConfig { parametrization: unit, ..tiny() },
         ModelConfig { parametrization: unit, tie_embeddings: false, init: Some(Scheme::lecun()), ..tiny() },
         ModelConfig { parametrization: unit, tie_embeddings: false, placement: Placement::Sandwich {}, ..tiny() },
         ModelConfig { zero_query: true, qk_norm: NormConfig::rms_norm(), ..tiny() },

@@ -348,7 +348,7 @@ fn u_mup(case: &Case) {
         activation: Activation::SwiGlu,
         position: Position::Rope { theta: 1e4 },
         tie_embeddings: false,
-        parametrization: Parametrization::ALL[5],
+        parametrization: Parametrization::u_mup(),
         ..ModelConfig::default()
     };
     let (_, table) = config.build(1, &Device::flex()).unwrap();

@@ -80,6 +80,11 @@ fn table(case: &Case) {
                 close(case, &format!("lr of {name}"), entry.factors.lr, &want[format!("lr_mult_{kind}")]);
                 close(case, &format!("decay of {name}"), entry.factors.decay, &want[format!("wd_mult_{kind}")]);
             }
+            if path.ends_with("weight") || path == "embedding" || path == "position" {
+                for key in ["init_std_default_rescaled", "init_std_mup_normal_0.02"] {
+                    assert!(want.get(key).is_some(), "{}: {name} has no {key}", case.name);
+                }
+            }
             if let Some(std) = want.get("init_std_default_rescaled") {
                 // MuSharedReadout multiplies a tied embedding by sqrt(m), so that it grows with the width: a known fault of
                 // the package (its issue 55), which table 8 does not have.
@@ -173,6 +178,7 @@ fn equivalence(case: &Case) {
 /// The slopes of what four Adam steps change over the width, standard and muP.
 fn coordinates(case: &Case) {
     let tolerance = case.json["tolerance"]["slope_mean_abs_change (t>=1)"]["atol"].as_f64().unwrap();
+    let mut compared = 0;
     for (kind, want) in case.json["expected"].as_object().unwrap() {
         let seeds = case.size("seeds") as u64;
         // By layer: by seed and width, mean |change| after each step.
@@ -190,6 +196,7 @@ fn coordinates(case: &Case) {
         for (layer, want) in want["slope_mean_abs_change"].as_object().unwrap() {
             for (t, want) in want.as_array().unwrap().iter().enumerate().skip(1) {
                 let Some(want) = want.as_f64() else { continue };
+                compared += 1;
                 let mean = |i: usize| all[layer].iter().map(|seed| seed[i][t - 1]).sum::<f64>() / seeds as f64;
                 let point = |(i, width): (usize, usize)| ((width as f64).log2(), mean(i).log2());
                 let got = slope(&widths(case).into_iter().enumerate().map(point).collect::<Vec<_>>());
@@ -201,6 +208,7 @@ fn coordinates(case: &Case) {
             }
         }
     }
+    assert!(compared > 100, "{}: {compared} slopes", case.name);
 }
 
 /// Mean |change since step 0| of every activation, after each step.

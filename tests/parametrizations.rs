@@ -14,7 +14,7 @@ use unitgain_train::checkpoint::weights;
 use unitgain_train::coord_check::{Axis, Options, Verdict, run};
 use unitgain_train::{Batch, OptimizerConfig, RunConfig, Trainer, WeightDecay, read_rows};
 
-const UNIT: Parametrization = Parametrization::ALL[5];
+const UNIT: Parametrization = Parametrization::u_mup();
 
 fn tiny() -> ModelConfig {
     ModelConfig {
@@ -92,10 +92,10 @@ fn every_parametrization_trains_composed_as_fused() {
 #[test]
 fn a_two_way_scale_has_one_factor_for_each_way() {
     let x = Tensor::<1>::from_floats([1.0, -2.0, 3.0], &Device::flex().autodiff()).require_grad();
-    for (forward, backward) in [(2.0, 2.0), (1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (3.0, 0.5)] {
+    for (forward, backward) in [(2.0, 2.0), (1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (3.0, 0.5), (1e-3, 1e3)] {
         let y = two_way(x.clone(), forward, backward);
-        let want: Vec<f32> = [1.0, -2.0, 3.0].map(|v| v * forward as f32).to_vec();
-        assert!(max_difference(&host(y.clone()), &want) < 1e-6);
+        let want = [1.0, -2.0, 3.0].map(|v| v * forward as f32);
+        assert_eq!(host(y.clone()), want, "exact, however far both are apart");
         let gradient = host(x.grad(&y.sum().backward()).unwrap());
         assert_eq!(gradient, [backward as f32; 3]);
     }
@@ -266,11 +266,8 @@ fn weight_decay_takes_the_same_part_at_every_width() {
     let close = |a: f64, b: f64| (a - b).abs() < 1e-12;
     let coupled = WeightDecay::Coupled { value: 0.1 };
     assert!(close(part(16, 1e-2, coupled), 1e-3) && close(part(64, 1e-2, coupled), 1e-3));
+    // Independent decay, in a step: a weight without a gradient shrinks by that part.
     let independent = WeightDecay::Independent { value: 1e-3 };
-    for (width, lr) in [(16, 1e-2), (64, 1e-2), (64, 1e-4)] {
-        assert!(close(part(width, lr, independent), 1e-3));
-    }
-    // In a step: a weight without a gradient shrinks by that part.
     let model = ModelConfig { d_model: 64, parametrization: Parametrization::mup(16), zero_readout: true, ..tiny() };
     let optimizer = OptimizerConfig::Adamw { lr: 1e-2, betas: [0.9, 0.95], eps: 1e-8, weight_decay: independent };
     let trainer = Trainer::new(&model, optimizer, 0.0.into(), 1, &Device::flex()).unwrap();
@@ -328,4 +325,34 @@ fn constants_go_by_the_base_model() {
     let standard = Parametrization::Standard {};
     assert_eq!(dyt(2048, Parametrization::mup(16)), dyt(16, standard));
     assert_ne!(dyt(2048, standard), dyt(16, standard));
+}
+
+/// The values of u-muP's scales at one point each: the authors' fit of attention's size, by hand, and the mean square of
+/// silu(z) u.
+#[test]
+fn unit_scales_have_their_values() {
+    let unit = Parametrization::u_mup().unit_scaling().unwrap();
+    // 1 / (1 + 4 16) of the way, in logarithms, from sqrt(ln 64 / 64) = 0.25491 to 1.
+    assert!((unit.attention_size(16, 64) - 0.25491f64.powf(64.0 / 65.0)).abs() < 1e-5);
+    let wide = unitgain_mup::UnitScaling { attention: 8.0, ..unit };
+    assert!((wide.attention_size(16, 64) - 0.25491f64.powf(0.5)).abs() < 1e-5);
+}
+
+/// A norm in front of a branch is in it: its gain has a gradient of the branch's size (arXiv:2407.17465, appendix F).
+#[test]
+fn under_u_mup_gains_have_the_gradient_of_their_branch() {
+    let config = ModelConfig { parametrization: Parametrization::u_mup(), init: None, n_layers: 6, ..tiny() };
+    let device = Device::flex().autodiff();
+    let (model, table) = config.build(1, &device).unwrap();
+    let (tokens, targets) = batch(1).tensors(&device);
+    let gradients = unitgain_train::Gradients::backward(&cross_entropy(model.forward(tokens), targets, None), &model);
+    let size = |path: &str| {
+        let index = table.iter().position(|entry| entry.path.ends_with(path) && entry.block == Some(5)).unwrap();
+        let g = gradients.iter().nth(index).unwrap().unwrap().clone();
+        f64::from(g.square().mean().into_scalar::<f32>()).sqrt()
+    };
+    // Behind the norm stands the MLP's first matrix, each of whose entries sees as many tokens, over sqrt(fan_in).
+    let (gain, matrix) = (size("around_mlp.norms.0.LayerNorm.gamma"), size("mlp.up.weight"));
+    let ratio = gain / (matrix * 16f64.sqrt());
+    assert!((0.6..1.7).contains(&ratio), "{gain} {matrix}");
 }

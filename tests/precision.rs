@@ -22,7 +22,15 @@ const ROUNDING: std::ops::Range<f32> = 1e-5..5e-2;
 #[test]
 fn bf16_is_f32_but_for_its_rounding() {
     let device = Device::flex().autodiff();
-    for config in varied() {
+    // The two ways of u-muP's head are sqrt(vocabulary) / width apart.
+    let unit = ModelConfig {
+        d_model: 512,
+        n_layers: 1,
+        tie_embeddings: false,
+        parametrization: unitgain_model::Parametrization::u_mup(),
+        ..tiny()
+    };
+    for config in varied().into_iter().chain([unit]) {
         let gradients = |precision| {
             let (model, _) = config.build(1, &device).unwrap();
             let model = model.with_precision(precision);

@@ -6,7 +6,7 @@ use crate::embedding::EmbeddingScale;
 use crate::position;
 use crate::qk_norm::{AttentionScale, QkNormOver};
 use unitgain_init::{Role, Scheme, Spec};
-use unitgain_mup::{Form, Parametrization};
+use unitgain_mup::Parametrization;
 use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
 use unitgain_residual::{Branch, Placement, Position, ScaleConfig};
@@ -404,24 +404,16 @@ pub static RULES: &[Rule] = &[
     Rule {
         pair: "parametrization = \"mup\" or \"spectral\" and base_width = d_model, or \"depth_mup\" or \"complete_p\" and base_depth = n_layers too",
         verdict: Verdict::Warn,
-        reason: "this is the base model, at which a parametrization is the standard one",
+        reason: "this is the base model, at which learning rates and multipliers are those of the standard parametrization",
         fix: "Set base_width (and base_depth) to the size that was tuned",
         applies: |c| c.parametrization.is_base(c.shape()),
     },
     Rule {
-        pair: "parametrization = \"mup\" with form = \"table_3\" or \"table_9\", or \"spectral\", and tie_embeddings = true",
+        pair: "tie_embeddings = true and parametrization = \"spectral\", \"u_mup\", or \"mup\" with form = \"table_3\" or \"table_9\"",
         verdict: Verdict::Refuse,
         reason: "there embedding and head are drawn or stepped differently, and one matrix cannot be both",
         fix: "Set tie_embeddings = false, or parametrization = \"mup\" with form = \"table_8\"",
-        applies: |c| {
-            let ties = match c.parametrization {
-                Parametrization::Mup { form, .. } => form == Form::Table8,
-                Parametrization::Spectral { .. } => false,
-                Parametrization::Standard {} | Parametrization::UMup { .. } => true,
-                Parametrization::DepthMup { .. } | Parametrization::CompleteP { .. } => true,
-            };
-            c.tie_embeddings && !ties
-        },
+        applies: |c| c.tie_embeddings && !c.parametrization.ties_embeddings(),
     },
     Rule {
         pair: "parametrization = \"depth_mup\" or \"complete_p\" and a placement, a scale or an init that counts depth",
@@ -440,13 +432,6 @@ pub static RULES: &[Rule] = &[
         reason: "u-muP draws every weight from N(0, 1) and scales the operations instead",
         fix: "Leave init out",
         applies: |c| is_unit(c) && scheme(c) != Scheme::Normal { std: 1.0 },
-    },
-    Rule {
-        pair: "parametrization = \"u_mup\" and tie_embeddings = true",
-        verdict: Verdict::Refuse,
-        reason: "embedding and head have different learning rates, and one matrix cannot have both",
-        fix: "Set tie_embeddings = false",
-        applies: |c| is_unit(c) && c.tie_embeddings,
     },
     Rule {
         pair: "parametrization = \"u_mup\" and a placement other than \"pre_norm\" or \"none\", or a scale other than \"one\"",

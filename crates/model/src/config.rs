@@ -216,11 +216,10 @@ impl ModelConfig {
         let asking = c.branches().find(|b| b.placement.embedding_norm()).map(|b| b.norm);
         c.embedding_norm.get_or_insert(asking.unwrap_or(NormConfig::None {}));
         let counts_depth = c.branches().any(|b| b.placement.counts_depth() || b.scale.counts_depth());
-        let scheme = *c.init.get_or_insert(match c.parametrization {
-            Parametrization::UMup { .. } => Scheme::Normal { std: 1.0 },
-            Parametrization::DepthMup { .. } | Parametrization::CompleteP { .. } => Scheme::Normal { std: 0.02 },
-            _ if counts_depth => Scheme::xavier(),
-            _ => Scheme::gpt2(),
+        let scheme = *c.init.get_or_insert(match c.parametrization.default_std() {
+            Some(std) => Scheme::Normal { std },
+            None if counts_depth => Scheme::xavier(),
+            None => Scheme::gpt2(),
         });
         let is_normalized = c.embedding_norm.is_some_and(|norm| !norm.is_none());
         let scale = match c.branches().any(|b| b.has_norms() && b.norm.learns_embedding_scale()) {

@@ -90,7 +90,7 @@ impl ModelConfig {
                     Some(false) | None => Norm::none(),
                 }
             },
-            head: (!config.tie_embeddings).then(|| head(&config, &mut nursery)),
+            head: (!config.tie_embeddings).then(|| nursery.linear("head", Role::Head, d, vocab, false)),
             head_multiplier: nursery.factors(Role::Head, d, vocab).forward,
             input_multipliers: input_multipliers(&config, &nursery),
             learned_scale: match config.embedding_scale {
@@ -108,12 +108,6 @@ impl ModelConfig {
         let table = nursery.table(&model);
         Ok((model, table))
     }
-}
-
-fn head(config: &ModelConfig, nursery: &mut Nursery<'_>) -> Linear {
-    let head = nursery.linear("head", Role::Head, config.d_model, config.vocab_size.unwrap_or(1), false);
-    let loss = config.parametrization.unit_scaling().map_or(1.0, |unit| unit.loss);
-    Linear { multiplier: head.multiplier * loss, backward: head.backward * loss, ..head }
 }
 
 /// Under u-muP the embedding of a token and that of its position, which is as large (a sinusoid 1/sqrt(2) of it), add up to

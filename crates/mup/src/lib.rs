@@ -107,7 +107,6 @@ const fn one() -> f64 {
 /// stepped theta times larger if what it writes is divided by theta. Norm gains, biases and scalars are in all of them as in
 /// table 8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Form {
     /// Logits x 1/m, output weights as wide as the base's: microsoft/mup's.
     #[default]
@@ -150,12 +149,45 @@ impl Parametrization {
         Self::Spectral { base_width: 64, base_head_dim: None },
         Self::DepthMup { base_width: 64, base_depth: 2, base_head_dim: None },
         Self::CompleteP { base_width: 64, base_depth: 2, base_head_dim: None, alpha: 1.0 },
-        Self::UMup { activation: 1.0, attention: 1.0, residual: 1.0, residual_attention_ratio: 1.0, loss: 1.0 },
+        Self::u_mup(),
     ];
 
     /// muP by table 8, with as many heads at every width.
     pub const fn mup(base_width: usize) -> Self {
         Self::Mup { base_width, base_head_dim: None, form: Form::Table8 }
+    }
+
+    /// u-muP with every multiplier 1.
+    pub const fn u_mup() -> Self {
+        Self::UMup { activation: 1.0, attention: 1.0, residual: 1.0, residual_attention_ratio: 1.0, loss: 1.0 }
+    }
+
+    /// Standard deviation of the weights where none is chosen: that of u-muP, and GPT's where its 1/sqrt(2L) would count
+    /// depth a second time; None where nothing speaks against another default.
+    pub fn default_std(self) -> Option<f64> {
+        match self {
+            Self::UMup { .. } => Some(1.0),
+            Self::DepthMup { .. } | Self::CompleteP { .. } => Some(0.02),
+            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } => None,
+        }
+    }
+
+    /// Whether one matrix can be both embedding and head: both are then drawn and stepped alike.
+    pub fn ties_embeddings(self) -> bool {
+        match self {
+            Self::Mup { form, .. } => form == Form::Table8,
+            Self::Standard {} | Self::DepthMup { .. } | Self::CompleteP { .. } => true,
+            Self::Spectral { .. } | Self::UMup { .. } => false,
+        }
+    }
+
+    /// With a head size that is the same at every width, unless the base model's is given.
+    #[must_use]
+    pub fn with_constant_head_dim(mut self, head_dim: usize) -> Self {
+        if let Some(base) = self.base_head_dim_mut() {
+            base.get_or_insert(head_dim as f64);
+        }
+        self
     }
 
     /// Name, formula and source.
@@ -241,8 +273,10 @@ impl Parametrization {
 
     /// Whether a model of `shape` is the base model, at which there is nothing to transfer.
     pub fn is_base(self, shape: Shape) -> bool {
-        self.base()
-            .is_some_and(|base| base.width == shape.width && base.depth.is_none_or(|depth| depth == shape.layers))
+        self.base().is_some_and(|base| {
+            let same_heads = base.head_dim.is_none_or(|head_dim| head_dim == shape.head_dim as f64);
+            base.width == shape.width && same_heads && base.depth.is_none_or(|depth| depth == shape.layers)
+        })
     }
 
     /// Writes out the defaults that depend on the model's shape.
@@ -259,7 +293,7 @@ impl Parametrization {
         table::base_spec(self.base_width(width), spec, width)
     }
 
-    /// The factors of a weight in a model of `shape`. Only `lr`, `decay` and `eps` depend on `update`.
+    /// The factors of a weight in a model of `shape`. Only `lr` and `decay` depend on `update`.
     pub fn factors(self, spec: &Spec, shape: Shape, update: Update) -> Factors {
         table::factors(self, spec, shape, update)
     }

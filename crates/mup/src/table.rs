@@ -54,30 +54,33 @@ fn class(spec: &Spec, m: f64, shape: Shape, base_head_dim: Option<f64>) -> Class
 }
 
 pub(crate) fn factors(parametrization: Parametrization, spec: &Spec, shape: Shape, update: Update) -> Factors {
-    let resolved = parametrization.resolved(shape);
-    if let Parametrization::UMup { .. } = parametrization {
-        return u_mup(spec, shape, update);
+    let growth = |base_width: usize, base_head_dim: Option<f64>| {
+        let m = shape.width as f64 / base_width as f64;
+        (m, class(spec, m, shape, base_head_dim))
+    };
+    match parametrization.resolved(shape) {
+        Parametrization::Standard {} => Factors::ONE,
+        Parametrization::UMup { loss, .. } => u_mup(spec, loss, shape, update),
+        Parametrization::Mup { base_width, base_head_dim, form } => {
+            let (m, class) = growth(base_width, base_head_dim);
+            mup(class, form, m, update)
+        }
+        Parametrization::Spectral { base_width, base_head_dim } => {
+            let (_, class) = growth(base_width, base_head_dim);
+            spectral(class, spec, &base_spec(base_width, spec, shape.width), update)
+        }
+        Parametrization::DepthMup { base_width, base_depth, base_head_dim } => {
+            let (m, class) = growth(base_width, base_head_dim);
+            mup(class, Form::Table8, m, update).in_depth(spec, shape.layers as f64 / base_depth as f64, 0.5, update)
+        }
+        Parametrization::CompleteP { base_width, base_depth, base_head_dim, alpha } => {
+            let (m, class) = growth(base_width, base_head_dim);
+            let r = shape.layers as f64 / base_depth as f64;
+            let factors = mup(class, Form::Table8, m, update).in_depth(spec, r, alpha, update);
+            let eps = if spec.layer.is_some() { r.powf(-alpha) / m } else { 1.0 };
+            Factors { eps, ..factors }
+        }
     }
-    let Some(base) = resolved.base() else { return Factors::ONE };
-    let m = shape.width as f64 / base.width as f64;
-    let class = class(spec, m, shape, base.head_dim);
-    let of_width = match resolved {
-        Parametrization::Spectral { .. } => spectral(class, spec, &base_spec(base.width, spec, shape.width), update),
-        Parametrization::Mup { form, .. } => mup(class, form, m, update),
-        Parametrization::Standard {} | Parametrization::UMup { .. } => Factors::ONE,
-        Parametrization::DepthMup { .. } | Parametrization::CompleteP { .. } => mup(class, Form::Table8, m, update),
-    };
-    let Some((r, alpha)) = resolved.depth(shape.layers).filter(|_| spec.layer.is_some()) else { return of_width };
-    // Inside a branch gradients are r^-alpha as large, and r branches have to add up to the same change.
-    let lr = match update {
-        Update::Normalized => r.powf(alpha - 1.0),
-        Update::Proportional => r.powf(2.0 * alpha - 1.0),
-    };
-    let eps = match resolved {
-        Parametrization::CompleteP { .. } => r.powf(-alpha) / m,
-        _ => 1.0,
-    };
-    Factors { lr: of_width.lr * lr, eps: of_width.eps * eps, ..of_width }
 }
 
 /// Weight decay is coupled (a step subtracts `lr * decay * w`), so a decay is divided by what the width multiplies its
@@ -107,6 +110,17 @@ fn mup(class: Class, form: Form, m: f64, update: Update) -> Factors {
 }
 
 impl Factors {
+    /// Inside a branch of r times as many, each `r^-alpha` as large: so are its gradients, and all branches have to add up
+    /// to the same change.
+    fn in_depth(self, spec: &Spec, r: f64, alpha: f64, update: Update) -> Self {
+        let lr = match update {
+            _ if spec.layer.is_none() => 1.0,
+            Update::Normalized => r.powf(alpha - 1.0),
+            Update::Proportional => r.powf(2.0 * alpha - 1.0),
+        };
+        Self { lr: self.lr * lr, ..self }
+    }
+
     /// The weight `theta` times as large and what it writes divided by theta: gradients are 1/theta as large, and a step
     /// has to be theta times as large.
     fn shifted(self, theta: f64, update: Update) -> Self {
@@ -147,10 +161,10 @@ fn spectral(class: Class, spec: &Spec, base: &Spec, update: Update) -> Factors {
 /// As the authors' package 0.3.5: the learning rate of an embedding counts its width as fan_in, which muP does not, and SGD has
 /// the rule of its `readout_constraint = "to_output_scale"`. The gradients of head and MLP go on as if their multipliers were
 /// 1/sqrt(fan_out): both matrices of an MLP together as if they were not.
-fn u_mup(spec: &Spec, shape: Shape, update: Update) -> Factors {
+fn u_mup(spec: &Spec, loss: f64, shape: Shape, update: Update) -> Factors {
     let fan_in = if spec.role == Role::Embedding { spec.fan_out } else { spec.fan_in };
     let (forward, backward) = match spec.role {
-        Role::Head => (1.0 / spec.fan_in, spec.fan_in / spec.fan_out.sqrt()),
+        Role::Head => (loss / spec.fan_in, spec.fan_in / spec.fan_out.sqrt()),
         Role::MlpIn | Role::MlpOut => (spec.fan_in.powf(-0.5), (spec.fan_in / spec.fan_out).sqrt()),
         role if role.is_hidden() => (spec.fan_in.powf(-0.5), 1.0),
         _ => (1.0, 1.0),

@@ -62,7 +62,11 @@ pub fn two_way<const D: usize>(x: Tensor<D>, forward: f64, backward: f64) -> Ten
     match (forward == backward, forward == 1.0) {
         (true, true) => x,
         (true, false) => x * forward,
-        (false, _) => x.clone() * backward + (x * (forward - backward)).detach(),
+        // The difference is exactly 0: a sum of parts that cancel would lose digits, most of them in bf16.
+        (false, _) => {
+            let tracked = x.clone() * backward;
+            x.detach() * forward + (tracked.clone() - tracked.detach())
+        }
     }
 }
 
@@ -179,7 +183,7 @@ impl Residual {
         let Stream { x, mut dual, sequences } = stream;
         let parts = Parts {
             f: |x| seen(self.branch, self.scaled(x, branch)),
-            n: |x| self.norms[0].forward_rows(x, sequences),
+            n: |x| self.norms[0].forward_rows(self.begun(x), sequences),
             m: |x| self.norms[1].forward_rows(x, sequences),
             omega: |x| match &self.omega {
                 Some(omega) => x * omega.val().unsqueeze(),
@@ -209,7 +213,9 @@ impl Residual {
             Some(norm) => norm.forward_rows(x, stream.sequences),
             None => x,
         };
-        Stream { x: self.placement.join_parallel(stream.x, f, g, n, m), ..stream }
+        let x = self.placement.join_parallel(stream.x, f, g, n, m);
+        let after = self.joint.after;
+        Stream { x: two_way(x, after, after), ..stream }
     }
 
     /// Where the norms sit, in this block.
@@ -232,14 +238,20 @@ impl Residual {
         }
     }
 
+    /// Where a branch begins, its norm in front included.
+    fn begun(&self, x: Tensor<2>) -> Tensor<2> {
+        let Joint { gain, after, delayed } = self.joint;
+        if delayed { two_way(x, 1.0, gain * after) } else { x }
+    }
+
     /// The branch with its scale.
     fn scaled(&self, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
         let Joint { gain, after, delayed } = self.joint;
         let x = if self.divisor == 1.0 { x } else { x / self.divisor };
         let y = match delayed {
             true => {
-                let y = branch(two_way(x, 1.0, gain * after));
-                two_way(y, gain * self.multiplier, self.multiplier / after)
+                let x = if self.norms.is_empty() { self.begun(x) } else { x };
+                two_way(branch(x), gain * self.multiplier, self.multiplier / after)
             }
             false => {
                 let factor = gain * self.multiplier;

@@ -1,7 +1,7 @@
 //! Comparisons: several configurations on the same batches, over the same seeds. `docs/sweeps.md` is the public
 //! description.
 
-use crate::config::compare as differences;
+use crate::config::changed_keys;
 use crate::files::write_atomically;
 use crate::metrics::{self, Status};
 use crate::plot::{self, Panel};
@@ -46,7 +46,7 @@ impl Comparison {
             let resolved = resolver.resolve(&config).map_err(in_file)?;
             let first = jobs.first().map_or(&resolved, |job| &job.config);
             let mut keys = Vec::new();
-            differences("", &of_data(first), &of_data(&resolved), &mut keys);
+            changed_keys("", &of_data(first), &of_data(&resolved), &mut keys);
             if !keys.is_empty() {
                 return Err(Error::Config {
                     origin: path.display().to_string(),
@@ -163,6 +163,8 @@ pub struct Report {
     pub floor: Option<f64>,
     /// Loss to which steps are counted; None where every configuration diverged.
     pub reach: Option<f64>,
+    /// Whether all runs have ended. Without, means are those of the runs that have.
+    pub complete: bool,
     /// In the order they were given in.
     pub configurations: Vec<Compared>,
 }
@@ -238,6 +240,7 @@ impl Report {
             tokens: done().map(|summary| summary.tokens),
             floor: summary().and_then(|summary| summary.floor),
             reach,
+            complete: configs.iter().flat_map(|(_, runs)| *runs).all(|run| run.summary.is_some()),
             configurations: configs.iter().map(|(name, runs)| Compared::new(name, runs, seeds, reach)).collect(),
         }
     }

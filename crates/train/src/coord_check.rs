@@ -93,6 +93,7 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
                 }
                 model.n_kv_heads = model.n_kv_heads.map(|n| scaled("model.n_kv_heads", n)).transpose()?;
                 model.n_heads = size / head_dim;
+                model.parametrization = model.parametrization.with_constant_head_dim(head_dim);
             }
             model.d_ff = model.d_ff.map(|n| scaled("model.d_ff", n)).transpose()?;
             model.d_model = size;

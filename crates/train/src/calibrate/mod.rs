@@ -10,7 +10,7 @@ use crate::{Batch, Error, Gradients, RunConfig, Split, Task, Trainer};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use unitgain_model::{ModelConfig, Placement, Transformer, WeightNormConfig, cross_entropy};
+use unitgain_model::{ModelConfig, Parametrization, Placement, Transformer, WeightNormConfig, cross_entropy};
 
 pub use gradients::{Objective, grad_init_slopes, gradient_norm, gradient_quotient};
 pub use layers::{admin_omegas, between, centred, lsuv_factor};
@@ -159,6 +159,11 @@ impl Calibrate {
         let lengthless = model.weight_norm != (WeightNormConfig::None {});
         if lengthless && !matches!(self, Self::Admin {}) {
             let problem = "rescales weights, whose size weight_norm divides out or learns; set weight_norm = \"none\"";
+            return Err(("kind", format!("{:?} {problem}", self.about().0)));
+        }
+        if model.parametrization != (Parametrization::Standard {}) && !matches!(self, Self::Admin {}) {
+            let problem = "gives weights the sizes that the data ask for, at every width, and model.parametrization those \
+                           that transfer; set parametrization = \"standard\"";
             return Err(("kind", format!("{:?} {problem}", self.about().0)));
         }
         match self {

@@ -15,7 +15,7 @@ use unitgain_train::{Summary, plot};
 pub(crate) struct Runs {
     #[command(flatten)]
     pub(crate) overrides: Overrides,
-    /// Most runs at once [default: as many as there are cores]
+    /// Most runs at once [default: as many as there are cores; one on a GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
     /// Remove the runs in the folder first

@@ -376,7 +376,7 @@ impl RunConfig {
             Value::try_from(config).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
         };
         let mut keys = Vec::new();
-        compare("", &table(self), &table(other), &mut keys);
+        changed_keys("", &table(self), &table(other), &mut keys);
         keys
     }
 }
@@ -392,14 +392,14 @@ const MOST_TOKENS: usize = 1 << 24;
 const MOST_STEPS: usize = 1 << 40;
 
 /// Keys whose values differ, with both.
-pub(crate) fn compare(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
+pub(crate) fn changed_keys(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
     match (a, b) {
         (Value::Table(a), Value::Table(b)) => {
             let all: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
             for key in all {
                 let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 match (a.get(key), b.get(key)) {
-                    (Some(a), Some(b)) => compare(&path, a, b, keys),
+                    (Some(a), Some(b)) => changed_keys(&path, a, b, keys),
                     (Some(_), None) | (None, Some(_)) | (None, None) => keys.push(path),
                 }
             }

@@ -43,13 +43,13 @@ pub fn plan(sweep: &SweepConfig, origin: &Path, settings: &[String]) -> Result<V
     let run = sweep.run.display().to_string();
     let settings: Vec<String> = sweep.set.iter().chain(settings).cloned().collect();
     // Before the axes, so that the file's faults are not laid on a run.
-    RunConfig::parse(&text, &run, &settings)?;
+    let fixed_heads = RunConfig::parse(&text, &run, &settings)?.model.head_dim.is_some();
     for (i, axis) in sweep.axes.iter().enumerate() {
         let key = |setting: &String| setting.split('=').next().unwrap_or_default().replace(char::is_whitespace, "");
-        if settings.iter().any(|setting| key(setting) == axis.key) {
+        if settings.iter().any(|setting| key(setting) == axis.key || key(setting) == target(&axis.key)) {
             return Err(error(&axis.key, "is both set and an axis; change the axis, or take one away".into()));
         }
-        if let Some(other) = sweep.axes[..i].iter().find(|other| overlap(&other.key, &axis.key)) {
+        if let Some(other) = sweep.axes[..i].iter().find(|other| overlap(&other.key, &axis.key, fixed_heads)) {
             let problem = format!("and the axis {:?} change the same key; take one away", other.key);
             return Err(error(&axis.key, problem));
         }
@@ -66,7 +66,8 @@ pub fn plan(sweep: &SweepConfig, origin: &Path, settings: &[String]) -> Result<V
         let said: Vec<&str> = at.iter().zip(&labels).map(|(i, labels)| labels[*i].as_str()).collect();
         let mut name = said.join(",");
         if name.len() > LONGEST_NAME {
-            name = format!("run_{index:05}");
+            // By what it is, not by where it stands: values may be added to an axis.
+            name = format!("run_{:016x}", files::hash(files::HASH_START, name.as_bytes()));
         }
         let chosen: Vec<(&str, &Value)> =
             sweep.axes.iter().zip(&at).map(|(axis, i)| (axis.key.as_str(), &axis.values[*i])).collect();
@@ -77,12 +78,25 @@ pub fn plan(sweep: &SweepConfig, origin: &Path, settings: &[String]) -> Result<V
     Ok(plan)
 }
 
-/// Whether two axes change the same thing.
-fn overlap(a: &str, b: &str) -> bool {
-    let keys = |key: &str| match key {
-        "width" => vec!["model.d_model".to_string(), "model.d_ff".into()],
-        "depth" => vec!["model.n_layers".to_string()],
-        _ => vec![key.to_string()],
+/// The key that an axis sets.
+fn target(axis: &str) -> &str {
+    match axis {
+        "width" => "model.d_model",
+        "depth" => "model.n_layers",
+        key => key,
+    }
+}
+
+/// Whether two axes change the same thing. A width also changes the MLP's, and with a fixed head size the numbers of
+/// heads.
+fn overlap(a: &str, b: &str, fixed_heads: bool) -> bool {
+    let keys = |axis: &str| {
+        let mut keys = vec![target(axis).to_string()];
+        if axis == "width" {
+            keys.push("model.d_ff".into());
+            keys.extend(["model.n_heads", "model.n_kv_heads"].iter().filter(|_| fixed_heads).map(ToString::to_string));
+        }
+        keys
     };
     let is_within = |a: &str, b: &str| a == b || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
     keys(a).iter().any(|a| keys(b).iter().any(|b| is_within(a, b) || is_within(b, a)))
@@ -253,6 +267,8 @@ mod tests {
             ("[axes]\nseed = [1]", &["seed=2"], "both set and an axis"),
             ("[axes]\n'optimizer.lr' = [1.0]", &["optimizer . lr=2"], "both set and an axis"),
             ("[axes]\nwidth = [16]\n'model.d_model' = [32]", &[], "change the same key"),
+            ("[axes]\ndepth = [1]", &["model.n_layers=4"], "both set and an axis"),
+            ("[axes]\nwidth = [32]\n'model.n_heads' = [2, 4]", &["model.head_dim=8"], "change the same key"),
             ("[axes]\ndepth = [1]\nmodel = [{ d_model = 8 }]", &[], "change the same key"),
             ("[axes]\n'optimizer.lr ' = [1.0]", &[], "without spaces"),
             ("[axes]\nseed = [1]", &["train.steps=x"], "train.steps"),

@@ -3,7 +3,7 @@
 use super::plan::Job;
 use crate::files::{self, write_atomically};
 use crate::metrics::Status;
-use crate::{Error, RunConfig, Summary, checkpoint, folder as on_disk};
+use crate::{Error, RunConfig, Summary, checkpoint, device, folder as on_disk};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct Options {
     pub program: PathBuf,
     /// The folder of all runs.
     pub out: PathBuf,
-    /// Most runs at once. Default: as many as there are cores.
+    /// Most runs at once. Default: as many as there are cores; one on a GPU.
     pub jobs: Option<usize>,
     /// Whether the runs in the folder are removed first.
     pub force: bool,
@@ -151,7 +151,9 @@ impl<'a> Folder<'a> {
         waiting.sort_by(|(a, _), (b, _)| cost(&jobs[*a]).total_cmp(&cost(&jobs[*b])).then(b.cmp(a)));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // By the plan, not by what is left of it: a run's numbers belong to its number of threads.
-        let at_once = self.options.jobs.unwrap_or(cores).min(jobs.len()).max(1);
+        let on_host = jobs.iter().all(|job| device::is_host(&job.config.backend));
+        let usual = if on_host { cores } else { 1 };
+        let at_once = self.options.jobs.unwrap_or(usual).min(jobs.len()).max(1);
         let threads = (cores / at_once).max(1);
         let of: usize = jobs.iter().map(|job| job.config.train.steps).sum();
         let mut running: Vec<Running> = Vec::new();
