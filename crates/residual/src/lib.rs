@@ -3,7 +3,7 @@
 //! [`Placement`] says where the norms sit, with one line per equation, as the papers print it;
 //! [`ScaleConfig`] says how strongly a branch writes; a [`Residual`] is both, built. This crate knows neither
 //! init nor parametrizations: what they have to agree on crosses as numbers
-//! ([`Placement::branch_gain`], [`Site::gain`]).
+//! ([`Placement::branch_gain`], [`Site::joint`]).
 
 pub mod constants;
 mod placement;

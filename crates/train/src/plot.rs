@@ -62,7 +62,7 @@ pub fn write(path: &Path, panels: &[Panel]) -> Result<(), Error> {
     write_atomically(path, &bytes)
 }
 
-/// Refuses a name that [`write`] refuses, before what is to be drawn was computed.
+/// Refuses a name that [`write()`] refuses, before what is to be drawn was computed.
 ///
 /// # Errors
 /// [`Error::Config`] for a name that does not end in .svg, or in .png where that is compiled in, or whose folder is not
