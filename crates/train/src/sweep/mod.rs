@@ -37,7 +37,7 @@ impl Sweep {
     /// settings of every run, after those of the file.
     ///
     /// # Errors
-    /// [`Error::Io`], those of [`SweepConfig::parse`], and those of [`plan`], which name the run.
+    /// [`Error::Io`], those of [`SweepConfig::parse`], and those of [`plan()`], which name the run.
     pub fn load(path: &Path, settings: &[String]) -> Result<Self, Error> {
         let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
         let config = SweepConfig::parse(&text, path)?;
