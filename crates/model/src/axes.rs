@@ -63,7 +63,7 @@ impl BranchAxes {
 
 impl ModelConfig {
     /// Width, head size and depth.
-    pub(crate) fn shape(&self) -> Shape {
+    pub fn shape(&self) -> Shape {
         Shape {
             width: self.d_model,
             head_dim: self.head_dim.unwrap_or(self.d_model / self.n_heads),

@@ -2,6 +2,7 @@
 //! (arXiv:2203.03466, appendix D.1). Under a parametrization that transfers it does not.
 
 use crate::signal::{attention_logits, slope};
+use crate::sweep::mean_and_std;
 use crate::{Batch, Error, RunConfig, Split, Trainer, calibrate, device};
 use burn::tensor::{Device, FloatDType, Tensor};
 use serde::Serialize;
@@ -43,7 +44,7 @@ pub struct Layer {
     pub changes: Vec<Vec<f64>>,
     /// Slope of log2 of the change over log2 of the size, after each step: mean over seeds.
     pub slopes: Vec<f64>,
-    /// Standard deviation of the slopes over seeds.
+    /// Standard deviation of the slopes over seeds; NaN for one seed.
     pub spread: Vec<f64>,
     /// What it says.
     pub verdict: Verdict,
@@ -108,7 +109,7 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
 /// As [`RunConfig::prepare`], and for fewer than two sizes.
 pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Vec<Layer>, Error> {
     if options.sizes.len() < 2 {
-        return Err(Error::config("sizes", "a slope needs at least two of them"));
+        return Err(Error::config("--widths or --depths", "a slope needs at least two sizes"));
     }
     if !options.tolerance.is_finite() {
         return Err(Error::config("tolerance", format!("{} must be a number", options.tolerance)));
@@ -152,10 +153,9 @@ fn layer(name: Name, all: &[Vec<Changes>], options: &Options) -> Layer {
     let (mut slopes, mut spread) = (Vec::new(), Vec::new());
     for step in 0..options.steps {
         let each = each(step);
-        let mean = each.iter().sum::<f64>() / seeds;
-        let square: f64 = each.iter().map(|s| (s - mean).powi(2)).sum();
+        let (mean, std) = mean_and_std(&each);
         slopes.push(mean);
-        spread.push((square / (seeds.max(2.0) - 1.0)).sqrt());
+        spread.push(std);
     }
     let verdict = match changes.iter().flatten().all(|change| *change == 0.0) {
         true => Verdict::Still,

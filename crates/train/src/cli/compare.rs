@@ -73,12 +73,12 @@ fn print(report: &Report) -> anyhow::Result<()> {
     let (steps, tokens) = (report.steps.unwrap_or(0), report.tokens);
     let tokens = tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
     let floor = report.floor.map_or(String::new(), |floor| format!("; floor {floor:.4}"));
-    writeln!(std::io::stdout(), "\nafter {steps} steps{tokens}, {} seeds{floor}", report.seeds.len())?;
+    writeln!(std::io::stdout(), "\nafter {steps} steps{tokens}, seeds {:?}{floor}", report.seeds)?;
     Ok(())
 }
 
 fn cells(of: &Compared) -> Vec<String> {
-    let loss = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.4}"));
+    let loss = |x: Option<f64>| x.filter(|x| x.is_finite()).map_or("-".into(), |x| format!("{x:.4}"));
     let number = |x: Option<f64>| x.map_or("-".into(), table::number);
     let seeds = of.runs.len();
     let some = if of.reached < seeds { format!(" ({} of {seeds})", of.reached) } else { String::new() };

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Number of seeds, from that of the configuration on
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Largest slope that is not growth, in octaves of change per octave of size
+    /// Largest slope after any step that is not growth, in octaves of change per octave of size
     #[arg(long, value_name = "X", default_value_t = 0.25, allow_negative_numbers = true)]
     tolerance: f64,
     /// Draw the change of every activation over the sizes into an SVG file, or a PNG file with the feature png
@@ -87,12 +87,16 @@ fn print(layers: &[Layer], options: &Options) -> anyhow::Result<()> {
     let over = if options.axis == Axis::Width { "width" } else { "depth" };
     let mut header: Vec<String> = vec![format!("change after step {}", options.steps)];
     header.extend(options.sizes.iter().map(|size| format!("{over} {size}")));
-    header.extend(["slope at step 1", "at the last", "verdict"].map(String::from));
+    header.extend(["slope at step 1", "at the last", "largest", "verdict"].map(String::from));
     let rows: Vec<Vec<String>> = layers
         .iter()
         .map(|layer| {
             let last = options.steps - 1;
-            let at = |step: usize| format!("{:+.2} +- {:.2}", layer.slopes[step], layer.spread[step]);
+            let at = |step: usize| match layer.spread[step].is_finite() {
+                true => format!("{:+.2} +- {:.2}", layer.slopes[step], layer.spread[step]),
+                false => format!("{:+.2}", layer.slopes[step]),
+            };
+            let largest = (0..options.steps).max_by(|a, b| layer.slopes[*a].total_cmp(&layer.slopes[*b])).unwrap_or(0);
             let verdict = match layer.verdict {
                 Verdict::Holds => "holds",
                 Verdict::Grows => "GROWS",
@@ -101,7 +105,8 @@ fn print(layers: &[Layer], options: &Options) -> anyhow::Result<()> {
             };
             let mut cells = vec![layer.name.clone()];
             cells.extend(layer.changes.iter().map(|of_size| table::number(of_size[last])));
-            cells.extend([at(0), at(last), verdict.into()]);
+            let of_largest = format!("{:+.2} at {}", layer.slopes[largest], largest + 1);
+            cells.extend([at(0), at(last), of_largest, verdict.into()]);
             cells
         })
         .collect();

@@ -3,7 +3,7 @@ use super::{Outcome, table};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
-use unitgain_model::ParamEntry;
+use unitgain_model::{AttentionScale, ParamEntry};
 use unitgain_train::checkpoint::weights;
 use unitgain_train::{Trainer, device};
 
@@ -107,6 +107,26 @@ impl Args {
         write!(out, "{} parameters in {trainable} tensors", trainer.table.elements())?;
         let statistics = rows.len() - trainable;
         writeln!(out, "{}", if statistics > 0 { format!(", {statistics} running statistics") } else { String::new() })?;
+        let model = &config.model;
+        let (parametrization, shape) = (model.parametrization, model.shape());
+        if model.attention_scale == Some(AttentionScale::HeadDim {}) {
+            writeln!(out, "attention logits are multiplied by {}", number(parametrization.attention_scale(shape)))?;
+        }
+        let tau = |branch| parametrization.unit_scaling().map(|unit| unit.tau(branch, shape.layers));
+        match (tau(0), tau(2 * shape.layers - 1)) {
+            (Some(first), Some(last)) => {
+                let [first, last] = [first, last].map(number);
+                writeln!(out, "branches are joined as (x + tau f) / sqrt(1 + tau^2), tau from {first} to {last}")?;
+            }
+            _ if parametrization.branch_multiplier(shape.layers) != 1.0 => {
+                writeln!(
+                    out,
+                    "every branch is multiplied by {}",
+                    number(parametrization.branch_multiplier(shape.layers))
+                )?;
+            }
+            _ => {}
+        }
         let readout = trainer.model.head_multiplier();
         if config.model.tie_embeddings && readout != 1.0 {
             writeln!(out, "as the tied head, embedding has the multiplier {}", number(readout))?;

@@ -33,7 +33,16 @@ impl Runs {
     /// Refuses what can be refused before the first run.
     pub(crate) fn check<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> anyhow::Result<()> {
         self.plot.as_deref().map_or(Ok(()), plot::check)?;
-        let backends: BTreeSet<&str> = jobs.map(|job| job.config.backend.as_str()).collect();
+        let jobs: Vec<&Job> = jobs.collect();
+        let mut said = BTreeSet::new();
+        for job in &jobs {
+            for rule in job.config.model.warnings().unwrap_or_default() {
+                if said.insert(rule.pair) {
+                    tracing::warn!("{}: {}: {}. {}", job.name, rule.pair, rule.reason, rule.fix);
+                }
+            }
+        }
+        let backends: BTreeSet<&str> = jobs.iter().map(|job| job.config.backend.as_str()).collect();
         backends.into_iter().try_for_each(|backend| self.overrides.self_test(backend))
     }
 

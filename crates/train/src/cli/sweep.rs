@@ -99,7 +99,7 @@ fn print_optima(report: &Report, sizes: &[AtSize]) -> anyhow::Result<()> {
                 of(optimum.map(|o| o.lr), shortest),
                 of(optimum.map(|o| o.grid_lr), shortest),
                 of(optimum.map(|o| o.loss), |x| format!("{x:.4}")),
-                if optimum.is_some() { format!("{:.4}", at.std) } else { "-".into() },
+                if at.std.is_finite() { format!("{:.4}", at.std) } else { "-".into() },
                 at.shift.map_or("-".into(), |shift| format!("{shift:+.2}")),
                 at.spread.map_or("-".into(), |spread| format!("+- {spread:.2}")),
                 flags.join(", "),
@@ -152,7 +152,12 @@ fn print_cells(report: &Report) -> anyhow::Result<()> {
         .map(|cell| {
             let name = report.named(&cell.at, |axis| Some(axis) != report.layout.seed);
             let diverged = if cell.diverged > 0 { format!("{} diverged", cell.diverged) } else { String::new() };
-            vec![name, shown(cell), format!("{:.4}", cell.std), diverged]
+            vec![
+                name,
+                shown(cell),
+                if cell.std.is_finite() { format!("{:.4}", cell.std) } else { "-".into() },
+                diverged,
+            ]
         })
         .collect();
     Ok(table::print(&["", "loss", "+-", ""], &rows, &[1, 2])?)

@@ -84,7 +84,8 @@ fn explain(path: &str, message: &str) -> (String, String) {
         None => format!("Allowed: {}", allowed.join(", ")),
     };
     if message.starts_with("unknown field") {
-        let problem = if allowed.is_empty() { "There are no keys here".into() } else { choices() };
+        let problem =
+            if allowed.is_empty() { "There are no keys here: this kind has no settings".into() } else { choices() };
         (below(first), format!("unknown key. {problem}"))
     } else if message.starts_with("unknown variant") {
         (path.to_string(), format!("unknown value {first:?}. {}", choices()))

@@ -193,6 +193,14 @@ impl RunConfig {
     pub fn parse(text: &str, origin: &str, settings: &[String]) -> Result<Self, Error> {
         let mut table: Table = toml::from_str(text)
             .map_err(|e| Error::Syntax { origin: origin.into(), problem: e.to_string().trim_end().into() })?;
+        // A table without its kind has the default one, as `--set` has it.
+        for (section, tag, kind) in
+            [("optimizer", "kind", "adamw"), ("schedule", "kind", "cosine"), ("data", "task", "markov")]
+        {
+            if let Some(Value::Table(section)) = table.get_mut(section) {
+                section.entry(tag).or_insert(Value::String(kind.into()));
+            }
+        }
         // The file alone first, so that its faults are not laid on the settings.
         let config = deserialize(table.clone(), origin)?;
         if settings.is_empty() {

@@ -30,7 +30,15 @@ fn faults_name_the_key_and_what_is_allowed() {
             "[data]\ntask = 'text'\npath = 'x'\ntokenizer = 'word'",
             "data.tokenizer: unknown value \"word\". Allowed: byte, char",
         ),
-        ("[optimizer]\nlr = 1.0", "optimizer.kind: missing: say which"),
+        ("[model]\nnorm = { eps = 1e-5 }", "model.norm.kind: missing: say which"),
+        (
+            "[optimizer]\nkind = 'adamw'\nweight_decay = { value = 0.1 }",
+            "optimizer.weight_decay.kind: missing: say which",
+        ),
+        (
+            "[optimizer]\nkind = 'adamw'\nweight_decay = { kind = 'indep' }",
+            "optimizer.weight_decay.kind: unknown value \"indep\"",
+        ),
         ("model = 3", "model: invalid type: integer `3`, expected a table: ModelConfig"),
         ("[optimiser]\nlr = 1", "optimiser: unknown key. Did you mean `optimizer`?"),
         ("[data]\ntask = 'text'", "data.path: missing"),
@@ -160,4 +168,13 @@ fn differences_name_the_keys_that_change_a_step() {
     let b = parse("[optimizer]\nkind = 'adamw'\nlr = 0.5\n[log]\nevery = 3", &[]).unwrap();
     assert_eq!(a.differences(&a), Vec::<String>::new());
     assert_eq!(a.differences(&b), ["optimizer.lr (0.001, now 0.5)"]);
+}
+
+#[test]
+fn a_table_without_its_kind_has_the_default_one() {
+    let text = "[optimizer]\nlr = 0.5\n[schedule]\nwarmup = 3\n[data]\nvocab_size = 7";
+    let config = RunConfig::parse(text, "run.toml", &[]).unwrap();
+    let same = ["optimizer.lr=0.5", "schedule.warmup=3", "data.vocab_size=7"].map(String::from);
+    assert_eq!(config, RunConfig::parse("", "run.toml", &same).unwrap());
+    assert_eq!((config.optimizer.lr(), config.schedule.warmup()), (0.5, 3));
 }

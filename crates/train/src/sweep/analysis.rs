@@ -26,7 +26,7 @@ pub struct Cell {
     pub losses: Vec<f64>,
     /// Mean loss; infinite where a seed diverged.
     pub mean: f64,
-    /// Standard deviation over the seeds (of the sample: n - 1); 0 for one seed.
+    /// Standard deviation over the seeds (of the sample: n - 1); NaN for one seed, and where one diverged.
     pub std: f64,
     /// Number of seeds that diverged.
     pub diverged: usize,
@@ -232,17 +232,17 @@ fn verdict(sizes: &[AtSize], tolerance: f64) -> Verdict {
 impl Cell {
     fn new(at: Vec<usize>, losses: Vec<f64>) -> Self {
         let diverged = losses.iter().filter(|loss| !loss.is_finite()).count();
-        let (mean, std) = if diverged > 0 { (f64::INFINITY, 0.0) } else { mean_and_std(&losses) };
+        let (mean, std) = if diverged > 0 { (f64::INFINITY, f64::NAN) } else { mean_and_std(&losses) };
         Self { at, losses, mean, std, diverged }
     }
 }
 
-/// Mean, and standard deviation of the sample; 0 for one value.
+/// Mean, and standard deviation of the sample, which one value does not have: NaN.
 pub(crate) fn mean_and_std(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let square = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
-    (mean, (square / (count - 1.0).max(1.0)).sqrt())
+    (mean, if values.len() > 1 { (square / (count - 1.0)).sqrt() } else { f64::NAN })
 }
 
 fn without(at: &[usize], axes: &[Option<usize>]) -> Vec<usize> {

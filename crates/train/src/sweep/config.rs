@@ -114,6 +114,18 @@ impl SweepConfig {
                     return Err(error(&at, format!("{value} must be a list of values, as [{value}]")));
                 }
             };
+            let meant = match key.as_str() {
+                "lr" => Some(LR),
+                "d_model" => Some("width"),
+                "n_layers" | "layers" => Some("depth"),
+                "steps" => Some("train.steps"),
+                "placement" | "norm" | "scale" | "init" | "parametrization" => Some("model."),
+                _ => None,
+            };
+            if let Some(meant) = meant {
+                let meant = if meant.ends_with('.') { format!("{meant}{key}") } else { meant.into() };
+                return Err(error(&at, format!("is no key of a run. Did you mean {meant:?}?")));
+            }
             if key.contains(char::is_whitespace) {
                 return Err(error(&at, "must be a key without spaces".into()));
             }
@@ -151,8 +163,8 @@ fn in_order(text: &str) -> Vec<String> {
 fn range_of(table: &Table, origin: &str, at: &str) -> Result<Vec<Value>, Error> {
     let error = |key: String, problem: String| Error::Config { origin: origin.into(), key, problem };
     if let Some(key) = table.keys().find(|key| !["from", "octaves", "step"].contains(&key.as_str())) {
-        let problem = "is neither a list of values nor a range (from, octaves, step). A key with dots stands in quotes, \
-                       as \"optimizer.lr\" = [1e-3, 2e-3]";
+        let problem = "is no key of a range, which has from, octaves and step. A key with dots stands in quotes, as \
+                       \"optimizer.lr\" = [1e-3, 2e-3]";
         return Err(error(format!("{at}.{key}"), problem.into()));
     }
     let range: Range = deserialize(table.clone(), origin).map_err(|e| match e {
@@ -229,6 +241,8 @@ mod tests {
             ("[axes]\nwidth = 64", "as [64]"),
             ("[axes]\nwidth = [64, 128, 64.0]", "64.0 is there twice"),
             ("[axes]\noptimizer.lr = [1e-3]", "in quotes"),
+            ("[axes]\nlr = [1e-3]", "\"optimizer.lr\"?"),
+            ("[axes]\nplacement = ['pre_norm']", "\"model.placement\"?"),
             ("[axes]\n'optimizer.lr' = [0.0]", "above 0"),
             ("[axes]\n'optimizer.lr' = { from = 0.0, octaves = 1 }", "from"),
             ("[axes]\n'optimizer.lr' = { from = 1.0, octaves = -1 }", "octaves"),

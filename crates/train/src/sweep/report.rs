@@ -242,7 +242,18 @@ impl Report {
                 format!("undecided over {over}: every run of the smallest size diverged; take smaller learning rates")
             }
         };
+        let said = said + &self.noise(at);
         Decided { group: self.group(at), verdict, said }
+    }
+
+    /// How much of a group's shifts can be noise.
+    fn noise(&self, at: &[usize]) -> String {
+        let group = self.group(at);
+        let own = self.analysis.optima.iter().filter(|optimum| self.group(&optimum.at) == group);
+        match own.filter_map(|optimum| optimum.spread).reduce(f64::max) {
+            Some(spread) => format!("; over seeds an optimum spreads by up to {spread:.2} octaves"),
+            None => "; one seed, so that noise is not known".into(),
+        }
     }
 
     fn group(&self, at: &[usize]) -> Settings {
