@@ -1,6 +1,6 @@
 use crate::block::Pass;
 use crate::fused;
-use crate::linear::{Linear, ScalarBiases, scaled};
+use crate::linear::{Linear, ScalarBiases};
 use crate::position::Rotary;
 use crate::precision::{cast, like};
 use crate::qk_norm::{QkNorm, heads};
@@ -8,6 +8,7 @@ use burn::module::{Module, Param};
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, DType, Tensor, activation, module};
 use unitgain_norms::Norm;
+use unitgain_residual::times;
 
 /// Keys and values of the tokens a model has seen, for generation.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +92,7 @@ impl Attention {
             None => (k, v),
         };
         probe.attention(layer, &q, &k, self.qk_norm.scale());
-        let y = scaled(self.attend(q, k, v), self.output_scale);
+        let y = times(self.attend(q, k, v), self.output_scale);
         let y = match &self.head_scale {
             Some(scale) => {
                 let scale = like(scale.val(), &y);

@@ -423,7 +423,7 @@ pub static RULES: &[Rule] = &[
         fix: "Set placement = \"pre_norm\", scale = \"one\", and leave init out",
         applies: |c| {
             let counted = any(c, |b| b.placement.counts_depth() || b.scale.counts_depth()) || scheme(c).counts_depth();
-            c.parametrization.counts_depth() && !is_unit(c) && counted
+            c.parametrization.counts_depth() && counted
         },
     },
     Rule {
@@ -497,7 +497,7 @@ fn zeroes(c: &ModelConfig) -> bool {
 }
 
 fn is_unit(c: &ModelConfig) -> bool {
-    matches!(c.parametrization, Parametrization::UMup { .. })
+    c.parametrization.unit_scaling().is_some()
 }
 
 fn is_mimetic(c: &ModelConfig) -> bool {

@@ -72,8 +72,3 @@ impl ScalarBiases {
         }
     }
 }
-
-/// `x * factor`, free where the factor is 1.
-pub(crate) fn scaled<const D: usize>(x: Tensor<D>, factor: f64) -> Tensor<D> {
-    if factor == 1.0 { x } else { x * factor }
-}

@@ -1,5 +1,5 @@
 use crate::fused;
-use crate::linear::{Linear, ScalarBiases, scaled};
+use crate::linear::{Linear, ScalarBiases};
 use crate::probe::Probe;
 use burn::module::Module;
 use burn::tensor::{Tensor, activation};
@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use unitgain_init::gain::{Function, moments};
 use unitgain_norms::Norm;
 use unitgain_norms::weight::activation_gain;
+use unitgain_residual::times;
 
 /// The MLP's nonlinearity; the gated kinds multiply it with a second projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,10 +125,10 @@ impl Mlp {
             (gate, Some([before, after])) => {
                 let up = self.up.forward(x.clone(), probe);
                 let hidden = match gate {
-                    Some(gate) => self.activation.gate(scaled(gate.forward(x, probe), before), up),
-                    None => self.activation.forward(scaled(up, before)),
+                    Some(gate) => self.activation.gate(times(gate.forward(x, probe), before), up),
+                    None => self.activation.forward(times(up, before)),
                 };
-                scaled(hidden, after)
+                times(hidden, after)
             }
             (Some(gate), None) => {
                 let gate = self.biases.add(1, gate.forward(x.clone(), probe));

@@ -3,7 +3,7 @@ use crate::axes::BranchAxes;
 use crate::block::{Block, Pass};
 use crate::config::{ModelConfig, ModelError, value};
 use crate::embedding::EmbeddingScale;
-use crate::linear::{Linear, ScalarBiases, linear, scaled};
+use crate::linear::{Linear, ScalarBiases, linear};
 use crate::mlp::Mlp;
 use crate::nursery::Nursery;
 use crate::position::{Position, Rotary, sinusoids};
@@ -16,7 +16,7 @@ use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Int, Tensor, module};
 use unitgain_init::Role;
 use unitgain_norms::{Norm, NormConfig};
-use unitgain_residual::{Branch, Stream};
+use unitgain_residual::{Branch, Stream, times};
 
 /// A decoder-only Transformer. Built by [`ModelConfig::build`].
 ///
@@ -276,7 +276,7 @@ impl Transformer {
         let x = self.precision.enter(self.stream(x, batch, start, cache, probe));
         let logits = match &self.head {
             Some(head) => head.forward(x, probe),
-            None => linear(scaled(x, self.head_multiplier), self.embedding.val().transpose(), None, None),
+            None => linear(times(x, self.head_multiplier), self.embedding.val().transpose(), None, None),
         };
         let logits = probe.stream(Point::Logits, self.precision.leave(logits));
         let logits =
@@ -309,7 +309,7 @@ impl Transformer {
     fn embed(&self, tokens: Tensor<2, Int>, start: usize) -> Tensor<2> {
         let [batch, time] = tokens.dims();
         let [of_tokens, of_positions] = self.input_multipliers;
-        let x = scaled(module::embedding(self.embedding.val(), tokens), self.embedding_scale * of_tokens);
+        let x = times(module::embedding(self.embedding.val(), tokens), self.embedding_scale * of_tokens);
         let x = match &self.learned_scale {
             Some(scale) => x * scale.val().unsqueeze(),
             None => x,
@@ -319,7 +319,7 @@ impl Transformer {
             (None, fixed) => fixed.clone(),
         };
         let x = match positions {
-            Some(table) => x + scaled(table.narrow(0, start, time), of_positions).unsqueeze(),
+            Some(table) => x + times(table.narrow(0, start, time), of_positions).unsqueeze(),
             None => x,
         };
         let width = x.dims()[2];

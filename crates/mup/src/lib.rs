@@ -80,23 +80,7 @@ pub enum Parametrization {
     },
     /// u-muP (arXiv:2407.17465): every weight is drawn from N(0, 1), and every operation is scaled so that activations
     /// and their gradients have size 1 at init. Learning rates are of size 1.
-    UMup {
-        /// alpha_ffn-act: what the MLP's activation reads is multiplied by. Default 1.
-        #[serde(default = "one")]
-        activation: f64,
-        /// alpha_attn-softmax: `q.k` is multiplied by this over head_dim. Default 1.
-        #[serde(default = "one")]
-        attention: f64,
-        /// alpha_res: what all branches add up to, in units of the embedding. Default 1.
-        #[serde(default = "one")]
-        residual: f64,
-        /// alpha_res-attn-ratio: of what attention adds to what MLPs add. Default 1.
-        #[serde(default = "one")]
-        residual_attention_ratio: f64,
-        /// alpha_loss-softmax: logits are multiplied by. Default 1.
-        #[serde(default = "one")]
-        loss: f64,
-    },
+    UMup(UnitScaling),
 }
 
 const fn one() -> f64 {
@@ -159,14 +143,14 @@ impl Parametrization {
 
     /// u-muP with every multiplier 1.
     pub const fn u_mup() -> Self {
-        Self::UMup { activation: 1.0, attention: 1.0, residual: 1.0, residual_attention_ratio: 1.0, loss: 1.0 }
+        Self::UMup(UnitScaling::ONE)
     }
 
     /// Standard deviation of the weights where none is chosen: that of u-muP, and GPT's where its 1/sqrt(2L) would count
     /// depth a second time; None where nothing speaks against another default.
     pub fn default_std(self) -> Option<f64> {
         match self {
-            Self::UMup { .. } => Some(1.0),
+            Self::UMup(_) => Some(1.0),
             Self::DepthMup { .. } | Self::CompleteP { .. } => Some(0.02),
             Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } => None,
         }
@@ -177,7 +161,7 @@ impl Parametrization {
         match self {
             Self::Mup { form, .. } => form == Form::Table8,
             Self::Standard {} | Self::DepthMup { .. } | Self::CompleteP { .. } => true,
-            Self::Spectral { .. } | Self::UMup { .. } => false,
+            Self::Spectral { .. } | Self::UMup(_) => false,
         }
     }
 
@@ -214,7 +198,7 @@ impl Parametrization {
                 "mup, r = layers / base_depth: branches r^-alpha, Adam lr of their weights r^(alpha-1), eps r^-alpha / m",
                 "arXiv:2505.01618 table 1",
             ),
-            Self::UMup { .. } => (
+            Self::UMup(_) => (
                 "u_mup",
                 "weights N(0, 1), hidden / sqrt(fan_in), logits / fan_in, x <- (x + tau f) / sqrt(1 + tau^2)",
                 "arXiv:2407.17465 table 2, appendix F",
@@ -241,13 +225,7 @@ impl Parametrization {
             Self::CompleteP { alpha, .. } if !(0.5..=1.0).contains(&alpha) => {
                 Err(format!("alpha = {alpha} must be from 0.5 to 1"))
             }
-            Self::UMup { activation, attention, residual, residual_attention_ratio, loss } => {
-                positive("activation", activation)?;
-                positive("attention", attention)?;
-                positive("residual", residual)?;
-                positive("residual_attention_ratio", residual_attention_ratio)?;
-                positive("loss", loss)
-            }
+            Self::UMup(unit) => unit.each().into_iter().try_for_each(|(key, factor)| positive(key, factor)),
             Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } | Self::DepthMup { .. } => Ok(()),
             Self::CompleteP { .. } => Ok(()),
         }
@@ -263,12 +241,9 @@ impl Parametrization {
         self.base().and_then(|base| base.depth).unwrap_or(layers)
     }
 
-    /// Whether learning rates or branches depend on the number of blocks.
+    /// Whether the size of a branch depends on the number of blocks over that of the base model.
     pub fn counts_depth(self) -> bool {
-        match self {
-            Self::DepthMup { .. } | Self::CompleteP { .. } | Self::UMup { .. } => true,
-            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } => false,
-        }
+        self.depth(1).is_some()
     }
 
     /// Whether a model of `shape` is the base model, at which there is nothing to transfer.
@@ -301,8 +276,8 @@ impl Parametrization {
     /// What attention logits `q.k` are multiplied by.
     pub fn attention_scale(self, shape: Shape) -> f64 {
         let head_dim = shape.head_dim as f64;
-        if let Self::UMup { attention, .. } = self {
-            return attention / head_dim;
+        if let Self::UMup(unit) = self {
+            return unit.attention / head_dim;
         }
         let base_head_dim = self.resolved(shape).base().and_then(|base| base.head_dim).unwrap_or(head_dim);
         (base_head_dim / head_dim).sqrt() / head_dim.sqrt()
@@ -316,9 +291,7 @@ impl Parametrization {
     /// The scales of operations, under u-muP.
     pub fn unit_scaling(self) -> Option<UnitScaling> {
         match self {
-            Self::UMup { activation, attention, residual, residual_attention_ratio, loss } => {
-                Some(UnitScaling { activation, attention, residual, residual_attention_ratio, loss })
-            }
+            Self::UMup(unit) => Some(unit),
             Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } => None,
             Self::DepthMup { .. } | Self::CompleteP { .. } => None,
         }
@@ -330,13 +303,13 @@ impl Parametrization {
         match self {
             Self::DepthMup { base_depth, .. } => Some((r(base_depth), 0.5)),
             Self::CompleteP { base_depth, alpha, .. } => Some((r(base_depth), alpha)),
-            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } | Self::UMup { .. } => None,
+            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } | Self::UMup(_) => None,
         }
     }
 
     fn base(self) -> Option<Base> {
         match self {
-            Self::Standard {} | Self::UMup { .. } => None,
+            Self::Standard {} | Self::UMup(_) => None,
             Self::Mup { base_width, base_head_dim, .. } | Self::Spectral { base_width, base_head_dim } => {
                 Some(Base { width: base_width, head_dim: base_head_dim, depth: None })
             }
@@ -349,7 +322,7 @@ impl Parametrization {
 
     fn base_head_dim_mut(&mut self) -> Option<&mut Option<f64>> {
         match self {
-            Self::Standard {} | Self::UMup { .. } => None,
+            Self::Standard {} | Self::UMup(_) => None,
             Self::Mup { base_head_dim, .. } | Self::Spectral { base_head_dim, .. } => Some(base_head_dim),
             Self::DepthMup { base_head_dim, .. } | Self::CompleteP { base_head_dim, .. } => Some(base_head_dim),
         }

@@ -58,9 +58,10 @@ pub(crate) fn factors(parametrization: Parametrization, spec: &Spec, shape: Shap
         let m = shape.width as f64 / base_width as f64;
         (m, class(spec, m, shape, base_head_dim))
     };
+    let depth = parametrization.depth(shape.layers).unwrap_or((1.0, 1.0));
     match parametrization.resolved(shape) {
         Parametrization::Standard {} => Factors::ONE,
-        Parametrization::UMup { loss, .. } => u_mup(spec, loss, shape, update),
+        Parametrization::UMup(unit) => u_mup(spec, unit.loss, shape, update),
         Parametrization::Mup { base_width, base_head_dim, form } => {
             let (m, class) = growth(base_width, base_head_dim);
             mup(class, form, m, update)
@@ -69,15 +70,14 @@ pub(crate) fn factors(parametrization: Parametrization, spec: &Spec, shape: Shap
             let (_, class) = growth(base_width, base_head_dim);
             spectral(class, spec, &base_spec(base_width, spec, shape.width), update)
         }
-        Parametrization::DepthMup { base_width, base_depth, base_head_dim } => {
+        Parametrization::DepthMup { base_width, base_head_dim, .. } => {
             let (m, class) = growth(base_width, base_head_dim);
-            mup(class, Form::Table8, m, update).in_depth(spec, shape.layers as f64 / base_depth as f64, 0.5, update)
+            mup(class, Form::Table8, m, update).in_depth(spec, depth, update)
         }
-        Parametrization::CompleteP { base_width, base_depth, base_head_dim, alpha } => {
+        Parametrization::CompleteP { base_width, base_head_dim, .. } => {
             let (m, class) = growth(base_width, base_head_dim);
-            let r = shape.layers as f64 / base_depth as f64;
-            let factors = mup(class, Form::Table8, m, update).in_depth(spec, r, alpha, update);
-            let eps = if spec.layer.is_some() { r.powf(-alpha) / m } else { 1.0 };
+            let factors = mup(class, Form::Table8, m, update).in_depth(spec, depth, update);
+            let eps = if spec.layer.is_some() { depth.0.powf(-depth.1) / m } else { 1.0 };
             Factors { eps, ..factors }
         }
     }
@@ -112,7 +112,7 @@ fn mup(class: Class, form: Form, m: f64, update: Update) -> Factors {
 impl Factors {
     /// Inside a branch of r times as many, each `r^-alpha` as large: so are its gradients, and all branches have to add up
     /// to the same change.
-    fn in_depth(self, spec: &Spec, r: f64, alpha: f64, update: Update) -> Self {
+    fn in_depth(self, spec: &Spec, (r, alpha): (f64, f64), update: Update) -> Self {
         let lr = match update {
             _ if spec.layer.is_none() => 1.0,
             Update::Normalized => r.powf(alpha - 1.0),

@@ -1,19 +1,44 @@
-/// The scales of u-muP's operations, beside those of its weights (arXiv:2407.17465, appendix B and F).
-#[derive(Clone, Copy, Debug, PartialEq)]
+use serde::{Deserialize, Serialize};
+
+/// u-muP's own multipliers, all 1 by default, and the scales of its operations that follow from them (arXiv:2407.17465,
+/// appendix B and F).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct UnitScaling {
-    /// What the MLP's activation reads is multiplied by.
+    /// alpha_ffn-act: what the MLP's activation reads is multiplied by.
     pub activation: f64,
-    /// Attention logits are multiplied by this over head_dim.
+    /// alpha_attn-softmax: `q.k` is multiplied by this over head_dim.
     pub attention: f64,
-    /// What all branches add up to, in units of the embedding.
+    /// alpha_res: what all branches add up to, in units of the embedding.
     pub residual: f64,
-    /// Of what attention adds to what MLPs add.
+    /// alpha_res-attn-ratio: of what attention adds to what MLPs add.
     pub residual_attention_ratio: f64,
-    /// Logits are multiplied by.
+    /// alpha_loss-softmax: logits are multiplied by.
     pub loss: f64,
 }
 
+impl Default for UnitScaling {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
 impl UnitScaling {
+    pub(crate) const ONE: Self =
+        Self { activation: 1.0, attention: 1.0, residual: 1.0, residual_attention_ratio: 1.0, loss: 1.0 };
+
+    /// Every multiplier with its key.
+    pub(crate) fn each(self) -> [(&'static str, f64); 5] {
+        let Self { activation, attention, residual, residual_attention_ratio, loss } = self;
+        [
+            ("activation", activation),
+            ("attention", attention),
+            ("residual", residual),
+            ("residual_attention_ratio", residual_attention_ratio),
+            ("loss", loss),
+        ]
+    }
+
     /// tau of branch `index` (from 0; even ones are attention) of `layers` blocks: the stream becomes
     /// `(x + tau f) / sqrt(1 + tau^2)`.
     pub fn tau(self, index: usize, layers: usize) -> f64 {
@@ -77,9 +102,7 @@ mod tests {
     #[test]
     fn attention_is_between_uniform_and_one_hot() {
         let of = |attention: f64, head_dim, time| {
-            let all =
-                UnitScaling { activation: 1.0, attention, residual: 1.0, residual_attention_ratio: 1.0, loss: 1.0 };
-            all.attention_size(head_dim, time)
+            UnitScaling { attention, ..UnitScaling::ONE }.attention_size(head_dim, time)
         };
         assert!(close(of(1e-6, 16, 64), (64f64.ln() / 64.0).sqrt()));
         assert!(close(of(1e6, 16, 64), 1.0));

@@ -57,17 +57,19 @@ impl Joint {
     }
 }
 
+/// `x * factor`, free where the factor is 1.
+pub fn times<const D: usize>(x: Tensor<D>, factor: f64) -> Tensor<D> {
+    if factor == 1.0 { x } else { x * factor }
+}
+
 /// `x * forward`, whose gradient is that of `x * backward`.
 pub fn two_way<const D: usize>(x: Tensor<D>, forward: f64, backward: f64) -> Tensor<D> {
-    match (forward == backward, forward == 1.0) {
-        (true, true) => x,
-        (true, false) => x * forward,
-        // The difference is exactly 0: a sum of parts that cancel would lose digits, most of them in bf16.
-        (false, _) => {
-            let tracked = x.clone() * backward;
-            x.detach() * forward + (tracked.clone() - tracked.detach())
-        }
+    if forward == backward {
+        return times(x, forward);
     }
+    // The difference is exactly 0: a sum of parts that cancel would lose digits, most of them in bf16.
+    let tracked = x.clone() * backward;
+    x.detach() * forward + (tracked.clone() - tracked.detach())
 }
 
 impl Site {
@@ -192,8 +194,7 @@ impl Residual {
             dual: |y| dual = dual.take().map(|d| d + y),
         };
         let x = self.placement.join(self.branch, self.constant, x, parts);
-        let after = self.joint.after;
-        Stream { x: two_way(x, after, after), dual, sequences }
+        Stream { x: times(x, self.joint.after), dual, sequences }
     }
 
     /// Joins two branches that read the stream side by side: this one's, and that of `other`; `seen` as in
@@ -214,8 +215,7 @@ impl Residual {
             None => x,
         };
         let x = self.placement.join_parallel(stream.x, f, g, n, m);
-        let after = self.joint.after;
-        Stream { x: two_way(x, after, after), ..stream }
+        Stream { x: times(x, self.joint.after), ..stream }
     }
 
     /// Where the norms sit, in this block.
@@ -253,10 +253,7 @@ impl Residual {
                 let x = if self.norms.is_empty() { self.begun(x) } else { x };
                 two_way(branch(x), gain * self.multiplier, self.multiplier / after)
             }
-            false => {
-                let factor = gain * self.multiplier;
-                two_way(branch(x), factor, factor)
-            }
+            false => times(branch(x), gain * self.multiplier),
         };
         let y = match &self.scale {
             Some(scale) => y * scale.val().unsqueeze(),
