@@ -1,8 +1,7 @@
 //! Coordinate check: whether what a few steps change in each activation depends on the width, or on the depth
 //! (arXiv:2203.03466, appendix D.1). Under a parametrization that transfers it does not.
 
-use crate::signal::{attention_logits, slope};
-use crate::sweep::mean_and_std;
+use crate::signal::{attention_logits, mean_and_std, slope};
 use crate::{Batch, Error, RunConfig, Split, Trainer, calibrate, device};
 use burn::tensor::{Device, FloatDType, Tensor};
 use serde::Serialize;

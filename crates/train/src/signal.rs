@@ -63,6 +63,14 @@ pub fn slope(points: &[(f64, f64)]) -> f64 {
     over / points.iter().map(|(x, _)| (x - mx).powi(2)).sum::<f64>()
 }
 
+/// Mean, and standard deviation of the sample, which one value does not have: NaN.
+pub fn mean_and_std(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let square = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
+    (mean, if values.len() > 1 { (square / (count - 1.0)).sqrt() } else { f64::NAN })
+}
+
 /// Measures one model on one batch, calibrated as its configuration asks and without dropout. `spectrum` adds the singular values of every
 /// matrix of the blocks.
 ///

@@ -3,7 +3,6 @@ use super::{Outcome, table};
 use std::io::Write;
 use std::path::PathBuf;
 use unitgain_train::compare::{Compared, Comparison, Report};
-use unitgain_train::plot;
 
 /// Train several configurations on the same batches, over the same seeds, and say how they differ
 #[derive(clap::Args)]
@@ -41,14 +40,7 @@ impl Args {
         let report = comparison.run(&self.runs.options(&self.out)?, self.reach, &mut |event| view.show(&event));
         view.finish();
         let report = report?;
-        if self.runs.json {
-            writeln!(std::io::stdout(), "{}", report.to_json())?;
-        } else {
-            print(&report)?;
-        }
-        if let Some(path) = &self.runs.plot {
-            plot::write(path, &report.panels())?;
-        }
+        self.runs.tell(|| report.to_json(), || print(&report), || report.panels())?;
         Ok(Outcome::Success)
     }
 }

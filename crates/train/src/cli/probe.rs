@@ -71,10 +71,8 @@ struct Spread {
 
 impl Spread {
     fn of(values: Vec<f64>) -> Self {
-        let count = values.len();
-        let mean = values.iter().sum::<f64>() / count as f64;
-        let square = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
-        Self { mean, std: (square / (count.max(2) - 1) as f64).sqrt(), count }
+        let (mean, std) = signal::mean_and_std(&values);
+        Self { mean, std, count: values.len() }
     }
 
     fn shown(&self) -> String {

@@ -6,9 +6,10 @@ use indicatif::ProgressBar;
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
+use unitgain_train::Summary;
 use unitgain_train::metrics::Status;
+use unitgain_train::plot::{self, Panel};
 use unitgain_train::sweep::{Event, Job, Options};
-use unitgain_train::{Summary, plot};
 
 /// How runs are made, and where what they say goes.
 #[derive(clap::Args)]
@@ -23,10 +24,10 @@ pub(crate) struct Runs {
     force: bool,
     /// Draw the curves into this SVG file too, or a PNG file with the feature png
     #[arg(long, value_name = "FILE")]
-    pub(crate) plot: Option<PathBuf>,
+    plot: Option<PathBuf>,
     /// Print an object
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
 impl Runs {
@@ -44,6 +45,24 @@ impl Runs {
         }
         let backends: BTreeSet<&str> = jobs.iter().map(|job| job.config.backend.as_str()).collect();
         backends.into_iter().try_for_each(|backend| self.overrides.self_test(backend))
+    }
+
+    /// Prints what was found, as it was asked for, and draws it.
+    pub(crate) fn tell(
+        &self,
+        json: impl FnOnce() -> String,
+        print: impl FnOnce() -> anyhow::Result<()>,
+        panels: impl FnOnce() -> Vec<Panel>,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            writeln!(std::io::stdout(), "{}", json())?;
+        } else {
+            print()?;
+        }
+        if let Some(path) = &self.plot {
+            plot::write(path, &panels())?;
+        }
+        Ok(())
     }
 
     /// For runs in the folder `out`.

@@ -2,7 +2,6 @@ use super::runs::{Runs, View};
 use super::{Outcome, table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use unitgain_train::plot;
 use unitgain_train::sweep::{AtSize, Cell, Edge, Layout, Report, Sweep, shortest};
 
 /// Make a run at every combination of some values, and say where the best learning rate is and whether it moves
@@ -40,14 +39,7 @@ impl Args {
         let report = sweep.run(&self.runs.options(&out)?, &mut |event| view.show(&event));
         view.finish();
         let report = report?;
-        if self.runs.json {
-            writeln!(std::io::stdout(), "{}", report.to_json())?;
-        } else {
-            print(&report)?;
-        }
-        if let Some(path) = &self.runs.plot {
-            plot::write(path, &report.panels())?;
-        }
+        self.runs.tell(|| report.to_json(), || print(&report), || report.panels())?;
         Ok(if self.check && report.transfers != Some(true) { Outcome::Negative } else { Outcome::Success })
     }
 }

@@ -1,6 +1,7 @@
 //! What the losses of a sweep say: where the optimum of the learning rate is at each size, and whether it moves.
 
 use super::config::{Axis, LR, SEED, number};
+use crate::signal::mean_and_std;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -235,14 +236,6 @@ impl Cell {
         let (mean, std) = if diverged > 0 { (f64::INFINITY, f64::NAN) } else { mean_and_std(&losses) };
         Self { at, losses, mean, std, diverged }
     }
-}
-
-/// Mean, and standard deviation of the sample, which one value does not have: NaN.
-pub(crate) fn mean_and_std(values: &[f64]) -> (f64, f64) {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let square = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
-    (mean, if values.len() > 1 { (square / (count - 1.0)).sqrt() } else { f64::NAN })
 }
 
 fn without(at: &[usize], axes: &[Option<usize>]) -> Vec<usize> {

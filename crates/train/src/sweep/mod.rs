@@ -7,7 +7,6 @@ mod plan;
 mod pool;
 mod report;
 
-pub(crate) use analysis::mean_and_std;
 pub use analysis::{Analysis, AtSize, Cell, Edge, Layout, Optimum, Verdict, analyse, optimum};
 pub use config::{Axis, LR, Loss, SEED, SweepConfig};
 pub use plan::{Job, Planned, plan, shortest};
