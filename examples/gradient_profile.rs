@@ -7,7 +7,7 @@
 
 use burn::tensor::Device;
 use unitgain_model::{ModelConfig, ModelError, Placement, Scheme, cross_entropy};
-use unitgain_train::{DataConfig, Gradients, Split};
+use unitgain_train::{DataConfig, Gradients};
 
 const LAYERS: usize = 24;
 
@@ -25,7 +25,7 @@ pub(crate) fn profile(placement: Placement) -> Result<Vec<f32>, ModelError> {
     };
     let device = Device::flex().autodiff();
     let (model, table) = config.build(1, &device)?;
-    let (tokens, targets) = task.batch(1, Split::Train, 1, 0..8).tensors(&device);
+    let (tokens, targets) = task.batch(1, 1, 0..8).tensors(&device);
     let loss = cross_entropy(model.forward(tokens), targets, None);
 
     let squares = Gradients::backward(&loss, &model).squares(&device.inner());

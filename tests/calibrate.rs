@@ -5,7 +5,7 @@ use crate::model::tiny;
 use std::collections::HashMap;
 use unitgain_model::{Activation, ModelConfig, NormConfig, Placement, ScaleConfig, Scheme};
 use unitgain_train::checkpoint::weights;
-use unitgain_train::{Calibrate, DataConfig, Measured, RunConfig, Start, Task, Trainer, calibrate, train};
+use unitgain_train::{Calibrate, DataConfig, EvalTokens, Measured, RunConfig, Start, Task, Trainer, calibrate, train};
 
 /// A run of a model without norms, small enough for gradients of gradients.
 fn run(model: ModelConfig, kind: Option<Calibrate>) -> RunConfig {
@@ -17,7 +17,7 @@ fn run(model: ModelConfig, kind: Option<Calibrate>) -> RunConfig {
     config.train.batch_size = 4;
     config.train.steps = 4;
     config.schedule = unitgain_train::ScheduleConfig::Constant { warmup: 0 };
-    config.eval.batches = 1;
+    config.eval.tokens = EvalTokens::Count(64);
     config.init.calibrate = kind;
     config
 }

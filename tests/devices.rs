@@ -5,7 +5,7 @@ use crate::model::tiny;
 use burn::tensor::Device;
 use unitgain_kernels::composed;
 use unitgain_model::{ModelConfig, Placement};
-use unitgain_train::{ClipConfig, DataConfig, HostRow, OptimizerConfig, Split, Trainer, read_rows};
+use unitgain_train::{ClipConfig, DataConfig, HostRow, OptimizerConfig, Trainer, read_rows};
 
 /// Two steps of a model; the second sees what the optimizer did in the first.
 fn two_steps(model: &ModelConfig, device: &Device) -> Vec<HostRow> {
@@ -13,7 +13,7 @@ fn two_steps(model: &ModelConfig, device: &Device) -> Vec<HostRow> {
     let mut trainer = Trainer::new(model, OptimizerConfig::default(), ClipConfig::default(), 1, device).unwrap();
     let mut rows = Vec::new();
     for step in 0..2 {
-        let (next, row) = trainer.step(&[task.batch(1, Split::Train, step, 0..2)], 1e-2, true);
+        let (next, row) = trainer.step(&[task.batch(1, step, 0..2)], 1e-2, true);
         trainer = next;
         rows.push(row);
     }

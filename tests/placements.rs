@@ -10,7 +10,7 @@ use unitgain_model::{
 use unitgain_norms::NormSite;
 use unitgain_norms::weight::Flavour;
 use unitgain_residual::{Branch, Joint, Residual, Site, Stream};
-use unitgain_train::{ClipConfig, DataConfig, OptimizerConfig, Split, Trainer, read_rows};
+use unitgain_train::{ClipConfig, DataConfig, OptimizerConfig, Trainer, read_rows};
 
 fn joined(residual: &Residual, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
     residual.forward(Stream::new(x, 1, false), branch).x
@@ -139,7 +139,7 @@ fn without_gradient(model: &ModelConfig) -> Vec<String> {
     let mut trainer = Trainer::new(model, OptimizerConfig::default(), ClipConfig::default(), 1, &device).unwrap();
     let mut squares = vec![0.0f32; trainer.table.entries().len()];
     for step in 0..3 {
-        let (next, row) = trainer.step(&[task.batch(1, Split::Train, step, 0..2)], 1e-2, false);
+        let (next, row) = trainer.step(&[task.batch(1, step, 0..2)], 1e-2, false);
         trainer = next;
         let row = read_rows(&[row]).remove(0);
         assert!(row.loss.is_finite(), "{model:?}");

@@ -4,7 +4,7 @@ use crate::common::{generator, host};
 use crate::model::{tiny, tokens, varied};
 use burn::tensor::{DType, Device, Tensor};
 use unitgain_model::{Cache, ModelConfig, Point, Precision, cross_entropy};
-use unitgain_train::{ClipConfig, DataConfig, Gradients, OptimizerConfig, Split, Trainer, read_rows};
+use unitgain_train::{ClipConfig, DataConfig, Gradients, OptimizerConfig, Trainer, read_rows};
 
 fn rms(x: &[f32]) -> f32 {
     (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32).sqrt()
@@ -90,7 +90,7 @@ fn bf16_trains_f32_weights() {
         let mut trainer = trainer.unwrap().with_precision(precision);
         let mut rows = Vec::new();
         for step in 0..60 {
-            let (next, row) = trainer.step(&[task.batch(1, Split::Train, step, 0..8)], 3e-3, false);
+            let (next, row) = trainer.step(&[task.batch(1, step, 0..8)], 3e-3, false);
             trainer = next;
             rows.push(row);
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use unitgain_model::Placement;
 use unitgain_train::checkpoint::{Checkpoint, weights};
 use unitgain_train::metrics::Status;
-use unitgain_train::{Batch, ClipConfig, Event, Record, RunConfig, Split, Start, Summary, Trainer, read_rows, train};
+use unitgain_train::{Batch, ClipConfig, Event, Record, RunConfig, Start, Summary, Trainer, read_rows, train};
 
 /// A run of a second or two.
 fn small() -> RunConfig {
@@ -32,7 +32,7 @@ fn small() -> RunConfig {
         every = 3
         [eval]
         every = 8
-        batches = 2
+        tokens = 128
         [checkpoint]
         every = 6
         keep = 2";
@@ -257,7 +257,7 @@ fn accumulated_micro_batches_are_the_larger_batch() {
     config.model.dropout = 0.0;
     let (config, task) = config.prepare().unwrap();
     let start = || Trainer::new(&config.model, config.optimizer, ClipConfig::default(), 1, &Device::flex()).unwrap();
-    let rows = |range| task.batch(1, Split::Train, 1, range);
+    let rows = |range| task.batch(1, 1, range);
     let (whole, a) = start().step(&[rows(0..8)], 1e-2, true);
     let (parts, b) = start().step(&[rows(0..4), rows(4..8)], 1e-2, true);
     let (a, b) = (read_rows(&[a]).remove(0), read_rows(&[b]).remove(0));
@@ -272,13 +272,55 @@ fn accumulated_micro_batches_are_the_larger_batch() {
 }
 
 #[test]
+fn an_evaluation_is_the_same_for_every_cut_of_a_batch_and_every_seed() {
+    let scratch = Scratch::new("held-out");
+    let run = |settings: [&str; 4], tokens: &str| {
+        let settings: Vec<String> =
+            settings.iter().chain([&tokens, &"model.dropout=0.0", &"eval.every=0"]).map(ToString::to_string).collect();
+        let config = RunConfig::parse(&small().to_toml(), "test", &settings).unwrap();
+        let folder = scratch.0.join(settings.join(","));
+        let summary = go(&config, &folder, Start::New);
+        (summary, records(&folder).pop().unwrap())
+    };
+    let base = ["train.batch_size=8", "train.accumulate=1", "seed=1", "train.steps=8"];
+    let (whole, last) = run(base, "eval.tokens=1000");
+    assert_eq!((last.eval_tokens, whole.eval_tokens), (Some(1000), Some(1000)));
+    for cut in [["train.batch_size=4", "train.accumulate=2"], ["train.batch_size=1", "train.accumulate=8"]] {
+        let (other, _) = run([cut[0], cut[1], base[2], base[3]], "eval.tokens=1000");
+        // The same training but for rounding, on the same tokens.
+        assert!((whole.eval_loss.unwrap() - other.eval_loss.unwrap()).abs() < 1e-5, "{whole:?} {other:?}");
+    }
+    let (other_seed, _) = run([base[0], base[1], "seed=2", base[3]], "eval.tokens=1000");
+    assert_eq!((whole.unigram_loss, whole.eval_tokens), (other_seed.unigram_loss, other_seed.eval_tokens));
+    assert_ne!(whole.eval_loss, other_seed.eval_loss);
+    let (fewer, _) = run(base, "eval.tokens=16");
+    assert_ne!(whole.unigram_loss, fewer.unigram_loss, "other tokens are another ground");
+}
+
+#[test]
+fn a_run_that_ends_no_better_than_frequencies_did_not_learn() {
+    let scratch = Scratch::new("learned");
+    let run = |settings: &[&str]| {
+        let settings: Vec<String> = settings.iter().chain([&"train.steps=80"]).map(ToString::to_string).collect();
+        let config = RunConfig::parse(&small().to_toml(), "test", &settings).unwrap();
+        go(&config, &scratch.0.join(settings.join(",")), Start::New)
+    };
+    let learned = run(&["optimizer.lr=1e-2"]);
+    assert_eq!(learned.learned, Some(true), "{learned:?}");
+    for dead in ["model.zero_writers=false", "model.zero_writers=true"] {
+        let summary = run(&[dead, "optimizer.lr=1e-30"]);
+        assert_eq!((summary.status, summary.learned), (Status::Finished, Some(false)), "{dead}: {summary:?}");
+    }
+}
+
+#[test]
 fn the_clip_is_of_all_gradients_together() {
     let mut config = small();
     config.model.dropout = 0.0;
     let settings = ["optimizer.kind=sgd".to_string(), "optimizer.momentum=0.0".into()];
     let config = RunConfig::parse(&config.to_toml(), "test", &settings).unwrap();
     let (config, task) = config.prepare().unwrap();
-    let batch: Batch = task.batch(1, Split::Train, 1, 0..8);
+    let batch: Batch = task.batch(1, 1, 0..8);
     let moved = |clip: f64| {
         let trainer = Trainer::new(&config.model, config.optimizer, clip.into(), 1, &Device::flex()).unwrap();
         let before: Vec<f32> = weights(&trainer.model).into_iter().flat_map(|w| w.2).collect();
@@ -367,7 +409,7 @@ fn the_group_ratios_of_the_learning_rate_stay_over_the_schedule() {
     for lr in [0, 2, 5, 15].map(|t| 10.0 * schedule.factor(t, 20)) {
         let trainer = Trainer::new(&config.model, config.optimizer, ClipConfig::None {}, 1, &Device::flex()).unwrap();
         let before = weights(&trainer.model);
-        let (trainer, row) = trainer.step(&[task.batch(1, Split::Train, 1, 0..8)], lr, false);
+        let (trainer, row) = trainer.step(&[task.batch(1, 1, 0..8)], lr, false);
         let row = read_rows(&[row]).remove(0);
         for (((entry, square), (_, _, a)), (_, _, b)) in
             trainer.table.iter().zip(&row.squares).zip(before).zip(weights(&trainer.model))

@@ -8,7 +8,7 @@ use unitgain_model::{
     Activation, AttentionScale, ModelConfig, NormConfig, Placement, Position, QkNormOver, Transformer, cross_entropy,
 };
 use unitgain_norms::NormSite;
-use unitgain_train::{Batch, ClipConfig, DataConfig, Gradients, OptimizerConfig, Split, Trainer, read_rows};
+use unitgain_train::{Batch, ClipConfig, DataConfig, Gradients, OptimizerConfig, Trainer, read_rows};
 
 /// Largest difference of two lists, in units of the largest value (of at least 1).
 fn relative(a: &[f32], b: &[f32]) -> f32 {
@@ -205,7 +205,7 @@ fn adams_update_is_its_twin() {
                 let mut trainer = Trainer::new(&config, optimizer, clip, 1, &Device::flex()).unwrap();
                 let mut rows = Vec::new();
                 for step in 0..3 {
-                    let (next, row) = trainer.step(&[task.batch(1, Split::Train, step, 0..4)], 1e-2, false);
+                    let (next, row) = trainer.step(&[task.batch(1, step, 0..4)], 1e-2, false);
                     trainer = next;
                     rows.push(row);
                 }
@@ -240,7 +240,7 @@ fn over_fifty_steps_the_losses_are_the_same_for_every_placement() {
         let run = || {
             let clip = ClipConfig::default();
             let mut trainer = Trainer::new(&config, OptimizerConfig::default(), clip, 1, &Device::flex()).unwrap();
-            let batch = |step| -> Vec<Batch> { vec![task.batch(1, Split::Train, step, 0..4)] };
+            let batch = |step| -> Vec<Batch> { vec![task.batch(1, step, 0..4)] };
             let mut rows = Vec::new();
             for step in 0..50 {
                 let (next, row) = trainer.step(&batch(step), 3e-3, false);

@@ -1,7 +1,7 @@
 //! How fast a configuration trains, and how near that is to what the machine can do.
 
 use crate::step::read_rows;
-use crate::{Error, RunConfig, Split, Task, Trainer, device, metrics};
+use crate::{Error, RunConfig, Task, Trainer, device, metrics};
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::Serialize;
 use std::time::Instant;
@@ -138,9 +138,7 @@ impl Bench {
             let started = Instant::now();
             let Some(trainer) = self.trainer.take() else { return };
             let size = self.config.train.batch_size;
-            let batch = |micro: usize| {
-                self.task.batch(self.config.seed, Split::Train, self.step, micro * size..(micro + 1) * size)
-            };
+            let batch = |micro: usize| self.task.batch(self.config.seed, self.step, micro * size..(micro + 1) * size);
             let batches: Vec<_> = (0..self.config.train.accumulate).map(batch).collect();
             let lr = self.config.optimizer.lr();
             let step = || trainer.step(&batches, lr, true);

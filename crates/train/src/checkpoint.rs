@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use unitgain_model::{ParamTable, Transformer};
 
 /// Name and number of the format.
-const FORMAT: &str = "unitgain-checkpoint-1";
+const FORMAT: &str = "unitgain-checkpoint-2";
 /// Key of our entry in the metadata of the file.
 const METADATA: &str = "unitgain";
 

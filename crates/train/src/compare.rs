@@ -392,6 +392,7 @@ mod tests {
             grad_norm_role: BTreeMap::new(),
             stream_rms: Vec::new(),
             eval_loss: None,
+            eval_tokens: None,
             floor: None,
             excess: None,
         };
@@ -408,6 +409,9 @@ mod tests {
             best_eval_loss: losses.iter().copied().reduce(f32::min),
             floor: Some(0.5),
             excess: losses.last().map(|loss| f64::from(*loss) - 0.5),
+            eval_tokens: Some(1),
+            unigram_loss: Some(4.0),
+            learned: Some(losses.last().is_some_and(|loss| *loss < 4.0)),
             seconds: metrics::Seconds::default(),
             peak_memory: None,
         };

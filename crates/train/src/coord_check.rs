@@ -2,7 +2,7 @@
 //! (arXiv:2203.03466, appendix D.1). Under a parametrization that transfers it does not.
 
 use crate::signal::{attention_logits, mean_and_std, slope};
-use crate::{Batch, Error, RunConfig, Split, Trainer, calibrate, device};
+use crate::{Batch, Error, RunConfig, Trainer, calibrate, device};
 use burn::tensor::{Device, FloatDType, Tensor};
 use serde::Serialize;
 use std::cell::RefCell;
@@ -202,7 +202,7 @@ fn changes(config: &RunConfig, options: &Options) -> Result<Changes, Error> {
     let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &plain)?
         .with_precision(config.train.precision);
     let (mut trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
-    let batch = task.batch(config.seed, Split::Train, 1, 0..config.train.batch_size);
+    let batch = task.batch(config.seed, 1, 0..config.train.batch_size);
     let layers = config.model.n_layers;
     let first = seen(&trainer, &batch, layers, options.axis, &plain);
     let mut changes: Changes = first.keys().map(|name| (*name, Vec::new())).collect();

@@ -38,7 +38,7 @@ pub mod sweep;
 pub use calibrate::{Calibrate, Measured, calibrate};
 pub use clip::ClipConfig;
 pub use config::RunConfig;
-pub use data::{Batch, DataConfig, Split, Task};
+pub use data::{Batch, DataConfig, EvalTokens, HeldOut, Task};
 pub use error::Error;
 pub use gradients::Gradients;
 pub use metrics::{Record, Summary};

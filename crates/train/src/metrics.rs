@@ -8,8 +8,8 @@ use std::path::Path;
 use unitgain_model::{ParamTable, Role};
 
 /// Version of the format of [`Record`] and [`Summary`]. A change of meaning or the loss of a field
-/// raises it; new fields do not.
-pub const FORMAT: u32 = 1;
+/// raises it; new fields do not. In format 1 an evaluation was of sequences that the run's own seed drew.
+pub const FORMAT: u32 = 2;
 
 /// One line of `metrics.jsonl`: one logged step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,10 @@ pub struct Record {
     /// Mean loss on the held-out split. On evaluation steps only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_loss: Option<f32>,
+    /// Number of held-out tokens that `eval_loss` is the mean of, the same in every run on these data with the same
+    /// `eval.tokens`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_tokens: Option<usize>,
     /// Least possible loss of the task. On evaluation steps, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
@@ -88,6 +92,7 @@ impl Record {
             grad_norm_role: role.into_iter().map(|(role, square)| (role.name().into(), square.sqrt())).collect(),
             stream_rms: row.stream_rms.clone(),
             eval_loss: None,
+            eval_tokens: None,
             floor: None,
             excess: None,
         }
@@ -104,8 +109,9 @@ impl Record {
         squares.into_iter().map(f32::sqrt).collect()
     }
 
-    pub(crate) fn with_evaluation(mut self, loss: f32, floor: Option<f64>) -> Self {
+    pub(crate) fn with_evaluation(mut self, loss: f32, tokens: usize, floor: Option<f64>) -> Self {
         self.eval_loss = Some(loss);
+        self.eval_tokens = Some(tokens);
         self.floor = floor;
         self.excess = floor.map(|floor| f64::from(loss) - floor);
         self
@@ -157,6 +163,17 @@ pub struct Summary {
     /// Last evaluation loss above the floor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excess: Option<f64>,
+    /// Number of held-out tokens that an evaluation is the mean of. None in format 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_tokens: Option<usize>,
+    /// Loss of the best guess that ignores the context: the entropy of the held-out tokens' frequencies, in nats. None in
+    /// format 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unigram_loss: Option<f64>,
+    /// Whether the last evaluation is below `unigram_loss` by more than 0.01, and below the loss of the first step. None
+    /// where the run has not finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned: Option<bool>,
     /// Where the time of this process went, in seconds.
     pub seconds: Seconds,
     /// Largest memory of this process, in bytes, where the system says.

@@ -2,7 +2,9 @@ use crate::checkpoint::{self, Checkpoint, Position};
 use crate::files::{self, write_atomically};
 use crate::metrics::{At, FORMAT, Seconds, Status, peak_memory};
 use crate::step::{HostRow, Row, read_rows};
-use crate::{Error, Measured, Record, RunConfig, Split, Summary, Task, Trainer, calibrate, device, folder as on_disk};
+use crate::{
+    Error, HeldOut, Measured, Record, RunConfig, Summary, Task, Trainer, calibrate, device, folder as on_disk, metrics,
+};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -68,6 +70,7 @@ struct Run {
     config: RunConfig,
     folder: PathBuf,
     task: Task,
+    held_out: HeldOut,
     trainer: Trainer,
     position: Position,
     metrics: File,
@@ -159,6 +162,7 @@ impl Run {
         let path = folder.join("metrics.jsonl");
         let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("open", &path))?;
         let earlier = on_disk::read_summary(folder);
+        let held_out = task.held_out(config.eval.tokens);
         let summary = Summary {
             format: FORMAT,
             status: Status::Running,
@@ -172,6 +176,9 @@ impl Run {
             best_eval_loss: position.best_eval_loss,
             floor: task.floor(),
             excess: earlier.as_ref().and_then(|summary| summary.excess),
+            eval_tokens: Some(held_out.tokens),
+            unigram_loss: Some(held_out.unigram_loss),
+            learned: None,
             seconds: Seconds::default(),
             peak_memory: None,
         };
@@ -180,6 +187,7 @@ impl Run {
             config,
             folder: folder.to_path_buf(),
             task,
+            held_out,
             trainer,
             position,
             metrics,
@@ -227,6 +235,8 @@ impl Run {
             }
         }
         self.summary.status = Status::Finished;
+        let start = metrics::read(&self.folder)?.first().map(|record| record.loss);
+        self.summary.learned = self.summary.eval_loss.map(|loss| self.held_out.is_beaten_by(loss, start));
         self.refresh_summary();
         self.write_summary()?;
         Ok(self.summary)
@@ -238,7 +248,7 @@ impl Run {
         let batches: Vec<_> = (0..train.accumulate)
             .map(|micro| {
                 let rows = micro * train.batch_size..(micro + 1) * train.batch_size;
-                self.task.batch(self.config.seed, Split::Train, step, rows)
+                self.task.batch(self.config.seed, step, rows)
             })
             .collect();
         let tokens: usize = batches.iter().map(|b| b.rows * b.time).sum();
@@ -303,16 +313,13 @@ impl Run {
         let mut record = Record::new(at, row, &self.trainer.table, self.config.model.n_layers);
         if evaluate {
             let started = Instant::now();
-            let rows = self.config.train.batch_size;
-            let batches =
-                (0..self.config.eval.batches).map(|i| self.task.batch(self.config.seed, Split::Eval, i, 0..rows));
-            let loss = self.trainer.evaluate(batches);
+            let loss = self.trainer.evaluate(self.task.evaluation(self.config.eval.tokens));
             if !loss.is_finite() {
                 return Ok(Err(format!(
                     "diverged at step {step}: the evaluation after its update has the loss {loss}"
                 )));
             }
-            record = record.with_evaluation(loss, self.task.floor());
+            record = record.with_evaluation(loss, self.held_out.tokens, self.task.floor());
             let best = self.position.best_eval_loss.map_or(loss, |best| best.min(loss));
             self.position.best_eval_loss = Some(best);
             self.seconds.evaluation += started.elapsed().as_secs_f64();

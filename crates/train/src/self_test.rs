@@ -3,7 +3,7 @@
 
 use crate::device;
 use crate::files::{HASH_START, hash, write_atomically};
-use crate::{ClipConfig, DataConfig, Error, OptimizerConfig, Split, Trainer, read_rows};
+use crate::{ClipConfig, DataConfig, Error, OptimizerConfig, Trainer, read_rows};
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation, module};
 use std::path::PathBuf;
@@ -214,7 +214,7 @@ fn training_step(device: &Device) -> Vec<f32> {
     let (Ok(mut trainer), Ok(task)) = (built, data.load(16)) else { return Vec::new() };
     let mut rows = Vec::new();
     for step in 0..3 {
-        let (next, row) = trainer.step(&[task.batch(1, Split::Train, step, 0..4)], 1e-2, true);
+        let (next, row) = trainer.step(&[task.batch(1, step, 0..4)], 1e-2, true);
         trainer = next;
         rows.push(row);
     }

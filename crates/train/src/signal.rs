@@ -2,7 +2,7 @@
 //! it is trained, block by block.
 
 use crate::checkpoint::weights;
-use crate::{Error, Gradients, RunConfig, Split, Trainer, calibrate, device};
+use crate::{Error, Gradients, RunConfig, Trainer, calibrate, device};
 use burn::tensor::{Bool, FloatDType, Tensor, activation};
 use serde::Serialize;
 use std::cell::RefCell;
@@ -87,7 +87,7 @@ fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
         .with_precision(config.train.precision);
     let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
     let trainer = trainer.with_dropout(0.0);
-    let batch = task.batch(config.seed, Split::Train, 1, 0..config.train.batch_size);
+    let batch = task.batch(config.seed, 1, 0..config.train.batch_size);
     let (tokens, targets) = batch.tensors(&plain);
     let seen = Seen { softcap: config.model.attention_softcap, ..Seen::default() };
     let logits = trainer.model.forward_probed(tokens, &seen);

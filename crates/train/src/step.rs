@@ -136,16 +136,22 @@ impl Trainer {
         (self, Row { values, parameters })
     }
 
-    /// Mean loss over `batches`, with dropout off and without a graph; one device read.
+    /// Mean loss over the asked tokens of `batches`, with dropout off and without a graph; one device read. NaN for no
+    /// token.
     pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> f32 {
         let model = self.model.valid();
-        let losses: Vec<Tensor<1>> = batches
+        let (losses, asked): (Vec<Tensor<1>>, Vec<f64>) = batches
             .map(|batch| {
                 let (tokens, targets) = batch.tensors(&self.device);
-                cross_entropy(model.forward(tokens), targets, batch.weights(&self.device))
+                (cross_entropy(model.forward(tokens), targets, batch.weights(&self.device)), batch.asked())
             })
-            .collect();
-        Tensor::cat(losses, 0).mean().into_scalar::<f32>()
+            .unzip();
+        if losses.is_empty() {
+            return f32::NAN;
+        }
+        let losses = Tensor::cat(losses, 0).into_data();
+        let sum: f64 = losses.iter::<f64>().zip(&asked).map(|(loss, asked)| loss * asked).sum();
+        (sum / asked.iter().sum::<f64>()) as f32
     }
 
     /// The plain device.

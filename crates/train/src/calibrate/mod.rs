@@ -6,7 +6,7 @@ mod gradients;
 mod layers;
 
 use crate::checkpoint::{assign, weights};
-use crate::{Batch, Error, Gradients, RunConfig, Split, Task, Trainer};
+use crate::{Batch, Error, Gradients, RunConfig, Task, Trainer};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -208,7 +208,7 @@ pub fn calibrate(
     let Some(kind) = config.init.calibrate else { return Ok((trainer, Vec::new())) };
     let batch = |i: usize| {
         let rows = config.train.batch_size;
-        task.batch(config.seed, Split::Train, 0, i * rows..(i + 1) * rows)
+        task.batch(config.seed, 0, i * rows..(i + 1) * rows)
     };
     // Two gradients under two masks would differ by the masks.
     let dropout = config.model.dropout;

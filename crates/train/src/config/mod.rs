@@ -6,7 +6,8 @@ mod set;
 pub(crate) use explain::deserialize;
 
 use crate::{
-    Calibrate, ClipConfig, DataConfig, Error, OptimizerConfig, ScheduleConfig, Task, WeightDecay, device, metrics,
+    Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OptimizerConfig, ScheduleConfig, Task, WeightDecay, device,
+    metrics,
 };
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -92,8 +93,9 @@ pub struct LogConfig {
 pub struct EvalConfig {
     /// Steps between evaluations; there is one after the last step. Default 250; 0 for that one only.
     pub every: usize,
-    /// Batches of an evaluation, the same every time. Default 20.
-    pub batches: usize,
+    /// Tokens of the held-out set whose loss an evaluation is the mean of, or `"all"` for the whole held-out part of a
+    /// text. Default 32768.
+    pub tokens: EvalTokens,
 }
 
 /// Checkpoints.
@@ -158,7 +160,7 @@ impl Default for LogConfig {
 
 impl Default for EvalConfig {
     fn default() -> Self {
-        Self { every: 250, batches: 20 }
+        Self { every: 250, tokens: EvalTokens::Count(1 << 15) }
     }
 }
 
@@ -269,11 +271,7 @@ impl RunConfig {
                 format!("{} must be at most {}, the largest number of TOML", self.seed, i64::MAX),
             ));
         }
-        let sizes = [
-            ("train.batch_size", self.train.batch_size),
-            ("train.accumulate", self.train.accumulate),
-            ("eval.batches", self.eval.batches),
-        ];
+        let sizes = [("train.batch_size", self.train.batch_size), ("train.accumulate", self.train.accumulate)];
         if let Some((key, n)) = sizes.iter().find(|(_, n)| *n > MOST) {
             return Err(Error::config(key, format!("{n} must be at most {MOST}")));
         }
@@ -298,12 +296,12 @@ impl RunConfig {
             ("train.batch_size", self.train.batch_size),
             ("train.accumulate", self.train.accumulate),
             ("log.every", self.log.every),
-            ("eval.batches", self.eval.batches),
             ("checkpoint.keep", self.checkpoint.keep),
         ];
         if let Some((key, _)) = least_one.iter().find(|(_, n)| *n == 0) {
             return Err(Error::config(key, "0 must be at least 1"));
         }
+        self.check_eval()?;
         let below = |section: &str, (key, problem): (&str, String)| Error::config(&format!("{section}.{key}"), problem);
         if let Some(calibrate) = self.init.calibrate {
             calibrate
@@ -314,6 +312,20 @@ impl RunConfig {
         self.optimizer.check().map_err(|e| below("optimizer", e))?;
         self.check_unit_decay()?;
         self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))
+    }
+
+    /// Whether there is a held-out set of the size that is asked for.
+    fn check_eval(&self) -> Result<(), Error> {
+        let problem = match (self.eval.tokens, &self.data) {
+            (EvalTokens::Count(0), _) => "0 must be at least 1".into(),
+            (EvalTokens::Count(n), _) if n > MOST_TOKENS => format!("{n} must be at most {MOST_TOKENS}"),
+            (EvalTokens::All, DataConfig::Markov { .. } | DataConfig::Recall { .. } | DataConfig::Copy { .. }) => {
+                "\"all\" is the whole held-out part of a text, and this task draws sequences without end; give a number"
+                    .into()
+            }
+            (EvalTokens::Count(_) | EvalTokens::All, _) => return Ok(()),
+        };
+        Err(Error::config("eval.tokens", problem))
     }
 
     /// Whether rows of a batch are normalized together.
@@ -379,7 +391,8 @@ impl RunConfig {
                 // A text may move; its contents are compared by their fingerprint.
                 path.clear();
             }
-            (config.log, config.eval, config.checkpoint) = Default::default();
+            (config.log, config.checkpoint) = Default::default();
+            config.eval.every = EvalConfig::default().every;
             config.versions = None;
             Value::try_from(config).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
         };

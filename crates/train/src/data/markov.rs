@@ -32,7 +32,6 @@ pub(super) struct Chain {
     /// Stationary distribution over contexts, and its running sum.
     stationary: Vec<f64>,
     cumulative: Vec<f64>,
-    time: usize,
 }
 
 impl Chain {
@@ -83,7 +82,6 @@ impl Chain {
             probability: Vec::with_capacity(contexts * branching),
             stationary: Vec::new(),
             cumulative: Vec::new(),
-            time,
         };
         let mut rng = sample::stream(seed, "markov");
         for _ in 0..contexts {
@@ -113,13 +111,14 @@ impl Chain {
         (early + full as f64 * self.entropy_rate()) / time as f64
     }
 
-    pub(super) fn sequence(&self, rng: &mut ChaCha8Rng) -> Vec<i32> {
+    /// `length` symbols, from the stationary distribution on.
+    pub(super) fn sequence(&self, rng: &mut ChaCha8Rng, length: usize) -> Vec<i32> {
         let uniform = |rng: &mut ChaCha8Rng| -> f64 { StandardUniform.sample(rng) };
         let start = uniform(rng) * self.cumulative.last().copied().unwrap_or(1.0);
         let mut context = self.cumulative.partition_point(|&c| c <= start).min(self.stationary.len() - 1);
         let mut tokens: Vec<i32> =
             (0..self.order).rev().map(|i| (context / self.vocab_size.pow(i as u32) % self.vocab_size) as i32).collect();
-        while tokens.len() <= self.time {
+        while tokens.len() < length {
             let mut u = uniform(rng);
             let (next, probability) = self.row(context);
             let mut choice = self.branching - 1;
@@ -212,7 +211,7 @@ mod tests {
             let mut rng = sample::stream(1, "test");
             let losses: Vec<f64> = (0..20_000)
                 .map(|_| {
-                    let s = chain.sequence(&mut rng);
+                    let s = chain.sequence(&mut rng, time + 1);
                     (1..=time).map(|i| -of_last(&chain, &s[..=i]).ln()).sum::<f64>() / time as f64
                 })
                 .collect();

@@ -1,9 +1,10 @@
 //! Data: synthetic tasks whose best possible loss is known, and text.
 //!
-//! A batch is a pure function of (seed, split, step, row): the same on every backend, after a resume,
-//! and however a step is cut into micro-batches.
+//! A training batch is a pure function of (seed, step, row): the same on every backend, after a resume, and however a
+//! step is cut into micro-batches. The held-out set is a function of the data alone.
 
 mod copy;
+mod held_out;
 mod markov;
 mod recall;
 mod text;
@@ -17,6 +18,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use unitgain_init::sample;
 
+pub use held_out::{EvalTokens, HeldOut};
 pub use text::TextTokens;
 pub use tokenizer::Tokenizer;
 
@@ -103,24 +105,6 @@ pub const TASKS: [(&str, &str, &str); 4] = [
     ("text", "a file by bytes or characters, 90/10 split; no floor", "nanoGPT (char)"),
 ];
 
-/// Which part of the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Split {
-    /// What the model learns from.
-    Train,
-    /// What it has not seen.
-    Eval,
-}
-
-impl Split {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Eval => "eval",
-        }
-    }
-}
-
 /// Sequences of tokens and what follows each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
@@ -142,6 +126,14 @@ impl Batch {
         let tensor =
             |values: &Vec<i32>| Tensor::from_data(TensorData::new(values.clone(), [self.rows, self.time]), device);
         (tensor(&self.tokens), tensor(&self.targets))
+    }
+
+    /// Number of tokens whose loss counts: the sum of the weights.
+    pub fn asked(&self) -> f64 {
+        match &self.weights {
+            Some(weights) => weights.iter().map(|w| f64::from(*w)).sum(),
+            None => (self.rows * self.time) as f64,
+        }
     }
 
     /// Weights, `[rows, time]`.
@@ -220,13 +212,17 @@ impl Task {
         }
     }
 
-    /// The sequences `rows` of a step.
-    pub fn batch(&self, seed: u64, split: Split, step: usize, rows: Range<usize>) -> Batch {
+    /// The training sequences `rows` of a step.
+    pub fn batch(&self, seed: u64, step: usize, rows: Range<usize>) -> Batch {
+        self.drawn(rows, |row| sample::stream(seed, &format!("data/train/{step}/{row}")))
+    }
+
+    /// The sequences `rows`, each from its own generator.
+    fn drawn(&self, rows: Range<usize>, generator: impl Fn(usize) -> ChaCha8Rng) -> Batch {
         let time = self.time;
         let mut batch = Batch { rows: rows.len(), time, tokens: Vec::new(), targets: Vec::new(), weights: None };
         for row in rows.clone() {
-            let mut rng = sample::stream(seed, &format!("data/{}/{step}/{row}", split.name()));
-            let sequence = self.sequence(&mut rng, split);
+            let sequence = self.sequence(&mut generator(row));
             batch.tokens.extend_from_slice(&sequence[..time]);
             batch.targets.extend_from_slice(&sequence[1..]);
         }
@@ -240,12 +236,12 @@ impl Task {
     }
 
     /// One more token than the model sees.
-    fn sequence(&self, rng: &mut ChaCha8Rng, split: Split) -> Vec<i32> {
+    fn sequence(&self, rng: &mut ChaCha8Rng) -> Vec<i32> {
         match &self.source {
-            Source::Markov(chain) => chain.sequence(rng),
+            Source::Markov(chain) => chain.sequence(rng, self.time + 1),
             Source::Recall(recall) => recall.sequence(rng),
             Source::Copy(copy) => copy.sequence(rng),
-            Source::Text(text) => text.sequence(rng, split),
+            Source::Text(text) => text.sequence(rng),
         }
     }
 }
@@ -279,14 +275,13 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_a_function_of_seed_split_step_and_row() {
+    fn a_batch_is_a_function_of_seed_step_and_row() {
         for task in tasks() {
-            let batch = task.batch(1, Split::Train, 5, 0..4);
-            assert_eq!(batch, task.batch(1, Split::Train, 5, 0..4));
-            assert_ne!(batch.tokens, task.batch(2, Split::Train, 5, 0..4).tokens);
-            assert_ne!(batch.tokens, task.batch(1, Split::Train, 6, 0..4).tokens);
-            assert_ne!(batch.tokens, task.batch(1, Split::Eval, 5, 0..4).tokens);
-            let (a, b) = (task.batch(1, Split::Train, 5, 0..2), task.batch(1, Split::Train, 5, 2..4));
+            let batch = task.batch(1, 5, 0..4);
+            assert_eq!(batch, task.batch(1, 5, 0..4));
+            assert_ne!(batch.tokens, task.batch(2, 5, 0..4).tokens);
+            assert_ne!(batch.tokens, task.batch(1, 6, 0..4).tokens);
+            let (a, b) = (task.batch(1, 5, 0..2), task.batch(1, 5, 2..4));
             assert_eq!(batch.tokens, [a.tokens, b.tokens].concat());
         }
     }
@@ -294,7 +289,7 @@ mod tests {
     #[test]
     fn tokens_are_in_the_vocabulary_and_targets_follow_them() {
         for task in tasks() {
-            let batch = task.batch(1, Split::Train, 0, 0..8);
+            let batch = task.batch(1, 0, 0..8);
             assert!(batch.tokens.iter().chain(&batch.targets).all(|&t| (0..task.vocab_size() as i32).contains(&t)));
             for row in 0..batch.rows {
                 let at = row * batch.time;

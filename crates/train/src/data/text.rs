@@ -1,4 +1,4 @@
-use super::{Split, Tokenizer, TokenizerKind, below};
+use super::{Tokenizer, TokenizerKind, below};
 use crate::{Error, files};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
@@ -67,11 +67,13 @@ impl TextTokens {
         self.tokens.iter().fold(files::HASH_START, |hash, token| files::hash(hash, &token.to_le_bytes()))
     }
 
-    pub(super) fn sequence(&self, rng: &mut ChaCha8Rng, split: Split) -> Vec<i32> {
-        let part = match split {
-            Split::Train => &self.tokens[..self.train],
-            Split::Eval => &self.tokens[self.train..],
-        };
+    /// What is not trained on.
+    pub(super) fn held_out(&self) -> &[i32] {
+        &self.tokens[self.train..]
+    }
+
+    pub(super) fn sequence(&self, rng: &mut ChaCha8Rng) -> Vec<i32> {
+        let part = &self.tokens[..self.train];
         let start = below(rng, part.len() - self.time);
         part[start..=start + self.time].to_vec()
     }
@@ -90,7 +92,7 @@ mod tests {
         assert_eq!((data.tokens.len(), data.train), (240, 216));
         let mut rng = sample::stream(1, "test");
         for _ in 0..200 {
-            let s = data.tokenizer.decode(&data.sequence(&mut rng, Split::Eval));
+            let s = data.tokenizer.decode(&data.sequence(&mut rng));
             assert!(text[..].contains(&s) && s.chars().count() == 9);
         }
     }

@@ -28,7 +28,7 @@ const SMALL: &str = "
     every = 1
     [eval]
     every = 10
-    batches = 2
+    tokens = 128
     [checkpoint]
     every = 5";
 

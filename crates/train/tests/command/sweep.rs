@@ -60,7 +60,7 @@ fn a_sweep_makes_every_run_once() {
     place.write("tiny.toml", SWEEP.replace("1e-2]", "1e-2, 1e-1]"));
     assert!(place.good(&["sweep", "tiny.toml"]).contains("6 runs"));
     assert_eq!(std::fs::metadata(&metrics).unwrap().modified().unwrap(), written);
-    for setting in ["optimizer.weight_decay=0.5", "eval.batches=3"] {
+    for setting in ["optimizer.weight_decay=0.5", "eval.tokens=300"] {
         let message = place.bad(&["sweep", "tiny.toml", "--set", setting]);
         let key = setting.split(['=', '.']).next().unwrap();
         assert!(message.contains(key) && message.contains("--force"), "{message}");
