@@ -1,7 +1,7 @@
 use super::runs::{Runs, View};
 use super::{Outcome, table};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use unitgain_train::compare::{Compared, Comparison, Report};
 
 /// Train several configurations on the same batches, over the same seeds, and say how they differ
@@ -19,14 +19,17 @@ pub(crate) struct Args {
     /// Number of seeds, from that of the first file on
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Count the steps to this training loss [default: the largest final loss of those that finish]
+    /// Count the steps to this training loss [default: the largest final loss of the configurations that learned]
     #[arg(long, value_name = "LOSS")]
     reach: Option<f64>,
-    /// The folder of all runs
-    #[arg(long, value_name = "DIR", default_value = "runs/compare")]
-    out: PathBuf,
+    /// The folder of all runs [default: a folder in runs/compare with the name of this set of configurations]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     runs: Runs,
+    /// End with exit code 1 where a run diverged or did not learn
+    #[arg(long)]
+    check: bool,
 }
 
 impl Args {
@@ -36,12 +39,22 @@ impl Args {
         }
         let comparison = Comparison::load(&self.configs, &self.runs.overrides.settings(), self.seeds)?;
         self.runs.check(comparison.jobs.iter())?;
+        let out = self.out.clone().unwrap_or_else(|| Path::new("runs/compare").join(comparison.name()));
+        for difference in comparison.differences.iter().filter(|difference| difference.is_confound()) {
+            tracing::warn!(
+                "{} differs too ({}), which no file sets: it follows from what differs. Set it in every configuration \
+                 to compare the rest alone",
+                difference.key,
+                difference.values.join(", ")
+            );
+        }
         let mut view = View::new(comparison.jobs.len());
-        let report = comparison.run(&self.runs.options(&self.out)?, self.reach, &mut |event| view.show(&event));
+        let report = comparison.run(&self.runs.options(&out)?, self.reach, &mut |event| view.show(&event));
         view.finish();
         let report = report?;
         self.runs.tell(|| report.to_json(), || print(&report), || report.panels())?;
-        Ok(Outcome::Success)
+        self.runs.tell_where(&out, "compare")?;
+        Ok(if self.check && !report.all_learned() { Outcome::Negative } else { Outcome::Success })
     }
 }
 
@@ -51,6 +64,8 @@ fn print(report: &Report) -> anyhow::Result<()> {
         "",
         "loss",
         "+-",
+        "less the first's",
+        "+- error",
         "best",
         "above floor",
         reach.as_str(),
@@ -58,14 +73,32 @@ fn print(report: &Report) -> anyhow::Result<()> {
         "at the end",
         "largest gradient",
         "tokens/s",
-        "diverged",
+        "failed",
     ];
     let rows: Vec<Vec<String>> = report.configurations.iter().map(cells).collect();
     table::print(&header, &rows, &(1..header.len()).collect::<Vec<_>>())?;
     let (steps, tokens) = (report.steps.unwrap_or(0), report.tokens);
     let tokens = tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
     let floor = report.floor.map_or(String::new(), |floor| format!("; floor {floor:.4}"));
-    writeln!(std::io::stdout(), "\nafter {steps} steps{tokens}, seeds {:?}{floor}", report.seeds)?;
+    let on = report.eval_tokens.map_or(String::new(), |n| format!("; losses of {n} held-out tokens"));
+    let mut out = std::io::stdout();
+    writeln!(out, "\nafter {steps} steps{tokens}, seeds {:?}{on}{floor}", report.seeds)?;
+    let keys = |follows| {
+        let own = report.differs_in.iter().filter(|difference| difference.follows == follows);
+        own.map(|difference| difference.key.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    match (report.configurations.len(), keys(false), keys(true)) {
+        (0 | 1, ..) => {}
+        (_, asked, _) if asked.is_empty() => writeln!(out, "differs in: nothing; the configurations are the same")?,
+        (_, asked, follow) if follow.is_empty() => writeln!(out, "differs in: {asked}")?,
+        (_, asked, follow) => writeln!(out, "differs in: {asked}; and so in {follow}")?,
+    }
+    if let Some(unigram) = report.unigram_loss.filter(|_| report.configurations.iter().any(|c| c.did_not_learn > 0)) {
+        writeln!(
+            out,
+            "did not learn: a run that ends no better than the frequencies of the symbols ({unigram:.4}), or than its start"
+        )?;
+    }
     Ok(())
 }
 
@@ -78,6 +111,8 @@ fn cells(of: &Compared) -> Vec<String> {
         of.name.clone(),
         loss(of.loss),
         loss(of.std),
+        of.difference.map_or("-".into(), |x| format!("{x:+.4}")),
+        loss(of.difference_error),
         loss(of.best_loss),
         loss(of.excess),
         of.steps_to_reach.map_or("-".into(), |steps| format!("{steps:.0}{some}")),
@@ -85,6 +120,15 @@ fn cells(of: &Compared) -> Vec<String> {
         number(of.last_ratio),
         number(of.largest_grad_norm),
         of.tokens_per_second.map_or("-".into(), |speed| format!("{speed:.0}")),
-        format!("{} of {seeds}", of.diverged),
+        failed(of),
     ]
+}
+
+/// How many seeds did not end well, and how.
+fn failed(of: &Compared) -> String {
+    let seeds = of.runs.len();
+    let parts = [(of.diverged, "diverged"), (of.did_not_learn, "did not learn")];
+    let said: Vec<String> =
+        parts.iter().filter(|(n, _)| *n > 0).map(|(n, how)| format!("{n} of {seeds} {how}")).collect();
+    if said.is_empty() { format!("0 of {seeds}") } else { said.join(", ") }
 }

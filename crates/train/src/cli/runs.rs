@@ -65,6 +65,16 @@ impl Runs {
         Ok(())
     }
 
+    /// Says where the table and the plot are, below what a person reads.
+    pub(crate) fn tell_where(&self, out: &Path, name: &str) -> anyhow::Result<()> {
+        if !self.json {
+            let [table, plot] =
+                ["json", "svg"].map(|ending| out.join(format!("{name}.{ending}")).display().to_string());
+            writeln!(std::io::stdout(), "\ntable: {table}\nplot:  {plot}")?;
+        }
+        Ok(())
+    }
+
     /// For runs in the folder `out`.
     pub(crate) fn options(&self, out: &Path) -> anyhow::Result<Options> {
         Ok(Options {
@@ -127,7 +137,8 @@ fn describe(summary: &Summary) -> String {
         Status::Diverged => summary.message.clone().unwrap_or_else(|| "diverged".into()),
         Status::Running | Status::Finished => {
             let loss = summary.eval_loss.map_or(String::new(), |loss| format!("evaluation {loss:.4}, "));
-            format!("{loss}{:.0} s", summary.seconds.total)
+            let learned = if summary.learned == Some(false) { "did not learn, " } else { "" };
+            format!("{loss}{learned}{:.0} s", summary.seconds.total)
         }
     }
 }

@@ -40,6 +40,7 @@ impl Args {
         view.finish();
         let report = report?;
         self.runs.tell(|| report.to_json(), || print(&report), || report.panels())?;
+        self.runs.tell_where(&out, "sweep")?;
         Ok(if self.check && report.transfers != Some(true) { Outcome::Negative } else { Outcome::Success })
     }
 }
@@ -85,6 +86,7 @@ fn print_optima(report: &Report, sizes: &[AtSize]) -> anyhow::Result<()> {
                 Edge::High => "at the high end of the grid".into(),
             }));
             flags.extend(optimum.filter(|o| o.beside_divergence).map(|_| "beside a divergence".into()));
+            flags.extend((optimum.is_some() && !at.learned).then(|| "did not learn".into()));
             flags.extend((at.diverged > 0).then(|| format!("{} diverged", at.diverged)));
             vec![
                 size_name(report, at),
@@ -130,6 +132,7 @@ fn print_grid(report: &Report, sizes: &[AtSize], lr: usize) -> anyhow::Result<()
 
 fn shown(cell: &Cell) -> String {
     match cell.diverged {
+        0 if !cell.learned => format!("{:.4} (did not learn)", cell.mean),
         0 => format!("{:.4}", cell.mean),
         _ => "diverged".into(),
     }

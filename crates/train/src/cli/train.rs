@@ -138,6 +138,12 @@ impl View {
                 let eval = summary.eval_loss.map_or(String::new(), |loss| format!(", evaluation {loss:.4}"));
                 let excess = summary.excess.map_or(String::new(), |excess| format!(", {excess:.4} above the floor"));
                 self.line(&format!("finished {} steps in {:.0} s{eval}{excess}", summary.step, summary.seconds.total));
+                if let (Some(false), Some(unigram)) = (summary.learned, summary.unigram_loss) {
+                    self.line(&format!(
+                        "did not learn: it ends no better than the frequencies of the symbols alone ({unigram:.4}), or than \
+                         its start"
+                    ));
+                }
             }
         }
     }

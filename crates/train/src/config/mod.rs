@@ -386,19 +386,29 @@ impl RunConfig {
     /// change.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let table = |config: &Self| {
-            let mut config = config.clone();
-            if let DataConfig::Text { path, .. } = &mut config.data {
-                // A text may move; its contents are compared by their fingerprint.
-                path.clear();
-            }
-            (config.log, config.checkpoint) = Default::default();
+            let mut config = config.of_steps();
+            config.log = LogConfig::default();
             config.eval.every = EvalConfig::default().every;
-            config.versions = None;
             Value::try_from(config).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
         };
         let mut keys = Vec::new();
         changed_keys("", &table(self), &table(other), &mut keys);
         keys
+    }
+
+    /// All that decides what a run computes and records, as text: two runs with the same one have the same records.
+    pub(crate) fn identity(&self) -> String {
+        self.of_steps().to_toml()
+    }
+
+    /// Without what changes no step and no record.
+    fn of_steps(&self) -> Self {
+        let mut config = Self { versions: None, checkpoint: CheckpointConfig::default(), ..self.clone() };
+        if let DataConfig::Text { path, .. } = &mut config.data {
+            // A text may move; its contents are compared by their fingerprint.
+            *path = path.file_name().unwrap_or_default().into();
+        }
+        config
     }
 }
 

@@ -31,6 +31,19 @@ pub struct Cell {
     pub std: f64,
     /// Number of seeds that diverged.
     pub diverged: usize,
+    /// Whether every seed learned.
+    pub learned: bool,
+}
+
+/// A run as the analysis sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// Which value of each axis, by index.
+    pub at: Vec<usize>,
+    /// Its loss; infinite where it diverged.
+    pub loss: f64,
+    /// Whether it beat the frequencies of the symbols and its start ([`crate::Summary::learned`]).
+    pub learned: bool,
 }
 
 /// An end of the grid of learning rates.
@@ -68,6 +81,8 @@ pub struct AtSize {
     pub optimum: Option<Optimum>,
     /// Standard deviation of the loss there over the seeds.
     pub std: f64,
+    /// Whether every seed learned there.
+    pub learned: bool,
     /// Standard deviation of log2 of the optimum over the seeds, each with a curve of its own; None for one seed.
     pub spread: Option<f64>,
     /// log2 of this optimum over that of the smallest size, in octaves; None without one of them, or without sizes.
@@ -80,23 +95,40 @@ pub struct AtSize {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// No optimum is further from that of the smallest size than the tolerance.
+    /// No optimum is further from that of the smallest size than the tolerance, and none spreads over the seeds by more
+    /// than that.
     Transfers {
         /// The largest shift, in octaves.
         shift: f64,
     },
-    /// One is.
+    /// One is, and where optima spread over the seeds by more than the tolerance, by two such spreads more.
     Drifts {
         /// The largest shift, in octaves.
         shift: f64,
         /// Whether one of the two optima is at an edge of the grid, so that the shift may be larger.
         at_least: bool,
     },
-    /// What there is lies within the tolerance, but an optimum is at an edge of the grid, or everything diverged.
+    /// What there is does not say.
     Undecided {
         /// The largest shift, in octaves, where there is one.
         shift: Option<f64>,
+        /// What is missing.
+        why: Why,
     },
+}
+
+/// Why a shift says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// Every run of a size diverged.
+    Diverged,
+    /// At a size the best runs did not learn, so that their learning rate is no optimum.
+    DidNotLearn,
+    /// An optimum is at an edge of the grid, and may lie beyond it.
+    Edge,
+    /// Over the seeds an optimum spreads by more than the tolerance.
+    Spread,
 }
 
 /// What the losses say.
@@ -128,14 +160,14 @@ impl Layout {
     }
 }
 
-/// Analyses runs, given as (values of the axes by index, loss), infinite where one diverged.
-pub fn analyse(axes: &[Axis], runs: &[(Vec<usize>, f64)], tolerance: f64) -> Analysis {
+/// Analyses runs.
+pub fn analyse(axes: &[Axis], runs: &[Point], tolerance: f64) -> Analysis {
     let layout = Layout::of(axes);
-    let mut by_cell: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
-    for (at, loss) in runs {
-        by_cell.entry(without(at, &[layout.seed])).or_default().push(*loss);
+    let mut by_cell: BTreeMap<Vec<usize>, Vec<&Point>> = BTreeMap::new();
+    for run in runs {
+        by_cell.entry(without(&run.at, &[layout.seed])).or_default().push(run);
     }
-    let cells: Vec<Cell> = by_cell.into_iter().map(|(at, losses)| Cell::new(at, losses)).collect();
+    let cells: Vec<Cell> = by_cell.into_iter().map(|(at, runs)| Cell::new(at, &runs)).collect();
     let Some(lr) = layout.lr else { return Analysis { cells, ..Analysis::default() } };
     let value = |axis: usize, i: usize| number(&axes[axis].values[i]).unwrap_or(f64::NAN);
 
@@ -171,13 +203,14 @@ fn at_size(at: Vec<usize>, mut cells: Vec<&Cell>, lr_of: impl Fn(usize) -> f64, 
     let curve =
         |f: &dyn Fn(&Cell) -> f64| rates.iter().copied().zip(cells.iter().map(|cell| f(cell))).collect::<Vec<_>>();
     let optimum = optimum(&curve(&|cell| cell.mean));
-    let std = cells.iter().find(|cell| optimum.is_some_and(|o| o.grid_lr == lr_of(cell.at[lr]))).map_or(0.0, |c| c.std);
+    let best = cells.iter().find(|cell| optimum.is_some_and(|o| o.grid_lr == lr_of(cell.at[lr])));
+    let (std, learned) = best.map_or((0.0, false), |cell| (cell.std, cell.learned));
     let seeds = cells.first().map_or(0, |cell| cell.losses.len());
     let each: Vec<f64> =
         (0..seeds).filter_map(|seed| self::optimum(&curve(&|cell| cell.losses[seed]))).map(|o| o.lr.log2()).collect();
     let spread = (each.len() > 1).then(|| mean_and_std(&each).1);
     let diverged = cells.iter().map(|cell| cell.diverged).sum();
-    AtSize { at, optimum, std, spread, shift: None, diverged }
+    AtSize { at, optimum, std, learned, spread, shift: None, diverged }
 }
 
 /// Where the curve through (learning rate, loss), in ascending order, is lowest; None where no loss is finite.
@@ -216,25 +249,37 @@ fn vertex([(x0, y0), (x1, y1), (x2, y2)]: [(f64, f64); 3]) -> f64 {
 /// What the optima of a group, by ascending size, say.
 fn verdict(sizes: &[AtSize], tolerance: f64) -> Verdict {
     let edge = |at: &AtSize| at.optimum.is_some_and(|optimum| optimum.edge.is_some());
+    // A size without an optimum takes no part in a shift.
+    let learned = |at: &AtSize| at.learned || at.optimum.is_none();
     let shifts = sizes.iter().filter_map(|at| Some((at, at.shift?)));
     let largest = shifts.max_by(|(_, a), (_, b)| a.abs().total_cmp(&b.abs()));
-    match largest {
-        Some((at, shift)) if shift.abs() > tolerance => {
-            Verdict::Drifts { shift, at_least: edge(at) || edge(&sizes[0]) }
-        }
-        Some((_, shift)) if !sizes.iter().any(edge) && sizes.iter().all(|at| at.optimum.is_some()) => {
-            Verdict::Transfers { shift }
-        }
-        Some((_, shift)) => Verdict::Undecided { shift: Some(shift) },
-        None => Verdict::Undecided { shift: None },
+    let undecided = |why| Verdict::Undecided { shift: largest.map(|(_, shift)| shift), why };
+    let Some((at, shift)) = largest else { return undecided(Why::Diverged) };
+    if !sizes.iter().all(learned) {
+        return undecided(Why::DidNotLearn);
+    }
+    let spread = sizes.iter().filter_map(|at| at.spread).fold(0.0, f64::max);
+    let noise = if spread > tolerance { 2.0 * spread } else { 0.0 };
+    if shift.abs() > tolerance + noise {
+        Verdict::Drifts { shift, at_least: edge(at) || edge(&sizes[0]) }
+    } else if sizes.iter().any(|at| at.optimum.is_none()) {
+        undecided(Why::Diverged)
+    } else if sizes.iter().any(edge) {
+        undecided(Why::Edge)
+    } else if spread > tolerance {
+        undecided(Why::Spread)
+    } else {
+        Verdict::Transfers { shift }
     }
 }
 
 impl Cell {
-    fn new(at: Vec<usize>, losses: Vec<f64>) -> Self {
+    fn new(at: Vec<usize>, runs: &[&Point]) -> Self {
+        let losses: Vec<f64> = runs.iter().map(|run| run.loss).collect();
+        let learned = runs.iter().all(|run| run.learned);
         let diverged = losses.iter().filter(|loss| !loss.is_finite()).count();
         let (mean, std) = if diverged > 0 { (f64::INFINITY, f64::NAN) } else { mean_and_std(&losses) };
-        Self { at, losses, mean, std, diverged }
+        Self { at, losses, mean, std, diverged, learned }
     }
 }
 
@@ -251,6 +296,10 @@ mod tests {
         Axis { key: key.into(), values: values.into_iter().map(Into::into).collect() }
     }
 
+    fn point(at: &[usize], loss: f64) -> Point {
+        Point { at: at.to_vec(), loss, learned: true }
+    }
+
     /// Learning rates 2^-9 to 2^-1, widths 64, 128, 256, two seeds, with a parabola whose vertex in log2 is given.
     fn sweep(vertex: impl Fn(usize, usize) -> f64, tolerance: f64) -> Analysis {
         let rates: Vec<f64> = (-9..0).map(|k| f64::from(k).exp2()).collect();
@@ -261,7 +310,8 @@ mod tests {
                 for seed in 0..2 {
                     let size = [2, 0, 1][width];
                     let y = (rate.log2() - vertex(size, seed)).powi(2) + seed as f64;
-                    runs.push((vec![i, width, seed], if y < 20.0 { y } else { f64::INFINITY }));
+                    let loss = if y < 20.0 { y } else { f64::INFINITY };
+                    runs.push(Point { at: vec![i, width, seed], loss, learned: y < 19.0 });
                 }
             }
         }
@@ -308,6 +358,7 @@ mod tests {
         let up = sweep(|size, _| -6.0 + 0.4 * size as f64, 1.0);
         assert!(matches!(up.verdicts[0].1, Verdict::Transfers { shift } if (shift - 0.8).abs() < 1e-9));
         let seeds = sweep(|_, seed| -5.0 + 0.6 * seed as f64, 0.5);
+        assert!(matches!(seeds.verdicts[0].1, Verdict::Transfers { .. }));
         assert!((seeds.optima[1].spread.unwrap() - 0.6 * 0.5f64.sqrt()).abs() < 1e-9);
         assert!((seeds.optima[1].optimum.unwrap().lr.log2() + 4.7).abs() < 1e-9);
     }
@@ -317,9 +368,43 @@ mod tests {
         let at = |low: f64, high: f64| sweep(move |size, _| if size == 2 { high } else { low }, 0.5).verdicts[0].1;
         assert!(matches!(at(-5.0, -1.0), Verdict::Drifts { shift: 4.0, at_least: true }));
         assert!(matches!(at(-9.0, -6.0), Verdict::Drifts { shift: 3.0, at_least: true }));
-        assert!(matches!(at(-1.0, -1.0), Verdict::Undecided { shift: Some(0.0) }));
-        assert!(matches!(at(-5.0, 90.0), Verdict::Undecided { shift: Some(0.0) }), "everything diverged at one size");
-        assert!(matches!(at(90.0, 90.0), Verdict::Undecided { shift: None }));
+        assert_eq!(at(-1.0, -1.0), Verdict::Undecided { shift: Some(0.0), why: Why::Edge });
+        let diverged = Verdict::Undecided { shift: Some(0.0), why: Why::Diverged };
+        assert_eq!(at(-5.0, 90.0), diverged, "everything diverged at one size");
+        assert_eq!(at(90.0, 90.0), Verdict::Undecided { shift: None, why: Why::Diverged });
+    }
+
+    #[test]
+    fn a_shift_within_the_noise_of_the_seeds_is_undecided() {
+        let at = |spread: f64, shift: f64| {
+            let apart = spread * 2f64.sqrt();
+            sweep(move |size, seed| -5.5 + apart * seed as f64 + shift * size as f64, 0.5).verdicts[0].1
+        };
+        assert!(matches!(at(0.45, 0.1), Verdict::Transfers { .. }));
+        for shift in [0.0, 0.1, -0.2, 0.4, 1.0] {
+            assert!(matches!(at(0.96, shift), Verdict::Undecided { shift: Some(_), why: Why::Spread }), "{shift}");
+        }
+        assert!(matches!(at(0.6, -1.5), Verdict::Drifts { .. }), "-3 octaves are more than the noise");
+        assert!(matches!(at(0.45, -0.4), Verdict::Drifts { .. }));
+    }
+
+    #[test]
+    fn where_nothing_learned_there_is_no_optimum_to_compare() {
+        let axes = [axis("optimizer.lr", [1.0, 2.0, 4.0]), axis("width", [64, 128])];
+        let verdict = |learned: &dyn Fn(usize, usize) -> bool| {
+            let runs = (0..6).map(|i| [i / 2, i % 2]);
+            let point = |at: [usize; 2]| Point {
+                at: at.to_vec(),
+                loss: (at[0] as f64 - 1.0).abs(),
+                learned: learned(at[0], at[1]),
+            };
+            analyse(&axes, &runs.map(point).collect::<Vec<_>>(), 0.5).verdicts[0].1
+        };
+        assert_eq!(verdict(&|lr, _| lr == 1), Verdict::Transfers { shift: 0.0 });
+        for dead in [0, 1] {
+            let expected = Verdict::Undecided { shift: Some(0.0), why: Why::DidNotLearn };
+            assert_eq!(verdict(&|_, width| width != dead), expected, "width number {dead}");
+        }
     }
 
     #[test]
@@ -335,16 +420,17 @@ mod tests {
         let loss = |placement: usize, depth: usize, lr: usize| (lr as f64 - 1.0 - (placement * depth) as f64).abs();
         let mut runs = Vec::new();
         for at in (0..12).map(|i| [i / 6, i / 3 % 2, i % 3]) {
-            runs.push((at.to_vec(), loss(at[0], at[1], at[2])));
+            runs.push(point(&at, loss(at[0], at[1], at[2])));
         }
         let found = analyse(&axes, &runs, 0.5);
         assert_eq!(found.verdicts[0], (vec![0, 0, 0], Verdict::Transfers { shift: 0.0 }));
         assert!(matches!(found.verdicts[1].1, Verdict::Drifts { shift: 1.0, at_least: true }));
         assert_eq!(found.optima.iter().map(|at| at.at.clone()).collect::<Vec<_>>()[2], [1, 0, 0]);
         // Without learning rates there are means alone, and without sizes optima alone.
-        let found = analyse(&[axis("model.placement", ["a", "b"])], &[(vec![0], 1.0), (vec![1], f64::INFINITY)], 0.5);
+        let found =
+            analyse(&[axis("model.placement", ["a", "b"])], &[point(&[0], 1.0), point(&[1], f64::INFINITY)], 0.5);
         assert_eq!((found.cells.len(), found.optima.len(), found.verdicts.len()), (2, 0, 0));
-        let runs = [(vec![0], 2.0), (vec![1], 1.0), (vec![2], 2.0)];
+        let runs = [point(&[0], 2.0), point(&[1], 1.0), point(&[2], 2.0)];
         let found = analyse(&[axis("optimizer.lr", [1.0, 2.0, 4.0])], &runs, 0.5);
         assert_eq!((found.optima[0].optimum.unwrap().lr, found.optima[0].shift, found.verdicts.len()), (2.0, None, 0));
     }

@@ -7,12 +7,12 @@ mod plan;
 mod pool;
 mod report;
 
-pub use analysis::{Analysis, AtSize, Cell, Edge, Layout, Optimum, Verdict, analyse, optimum};
+pub use analysis::{Analysis, AtSize, Cell, Edge, Layout, Optimum, Point, Verdict, Why, analyse, optimum};
 pub use config::{Axis, LR, Loss, SEED, SweepConfig};
 pub use plan::{Job, Planned, plan, shortest};
 pub(crate) use plan::{Resolver, file_safe};
-pub(crate) use pool::Folder;
 pub use pool::{Event, Options};
+pub(crate) use pool::{Folder, Mark};
 pub use report::{FORMAT, Made, Report};
 
 use crate::files::write_atomically;
@@ -50,7 +50,9 @@ impl Sweep {
     /// What a folder or a process refuses; [`Error::Run`] with the run that failed, after `sweep.json` of what there is
     /// was written. A run that diverges is a result.
     pub fn run(&self, options: &Options, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Report, Error> {
-        let folder = Folder::open(options, ("sweep.toml", &self.text))?;
+        // Other values of an axis, and other axes, are the same sweep: its runs are found by their settings.
+        let mark = Mark { file: "sweep.toml", text: &self.text, is_same: &|_| true };
+        let folder = Folder::open(options, mark)?;
         let jobs: Vec<Job> = self.plan.iter().map(|run| run.job.clone()).collect();
         let ended = folder.make(&jobs, on_event)?;
         let mut made = Vec::with_capacity(jobs.len());

@@ -1,9 +1,8 @@
 //! What runs a sweep has, all checked before the first one starts.
 
-use super::config::{Axis, SweepConfig};
+use super::config::{Axis, LR, SweepConfig};
 use crate::coord_check::{self, resized};
 use crate::{DataConfig, Error, RunConfig, files};
-use std::collections::HashSet;
 use std::path::Path;
 use toml::Value;
 
@@ -58,7 +57,8 @@ pub fn plan(sweep: &SweepConfig, origin: &Path, settings: &[String]) -> Result<V
     let Some(count) = count.filter(|count| *count <= MOST_RUNS) else {
         return Err(error("axes", format!("make more than {MOST_RUNS} runs; take fewer values")));
     };
-    let labels: Vec<Vec<String>> = sweep.axes.iter().map(|axis| labels(axis, &sweep.axes)).collect();
+    let label = |axis: &Axis| axis.values.iter().map(|value| label(&axis.key, value)).collect();
+    let labels: Vec<Vec<String>> = sweep.axes.iter().map(label).collect();
     let mut resolver = Resolver::default();
     let mut plan = Vec::with_capacity(count);
     for index in 0..count {
@@ -66,7 +66,6 @@ pub fn plan(sweep: &SweepConfig, origin: &Path, settings: &[String]) -> Result<V
         let said: Vec<&str> = at.iter().zip(&labels).map(|(i, labels)| labels[*i].as_str()).collect();
         let mut name = said.join(",");
         if name.len() > LONGEST_NAME {
-            // By what it is, not by where it stands: values may be added to an axis.
             name = format!("run_{:016x}", files::hash(files::HASH_START, name.as_bytes()));
         }
         let chosen: Vec<(&str, &Value)> =
@@ -131,28 +130,30 @@ fn configured(text: &str, run: &str, settings: &[String], chosen: &[(&str, &Valu
     Ok(config)
 }
 
-/// `key=value` of each value, fit for the name of a file: the last part of the key where no other axis ends in it, and
-/// as many digits as tell the values apart.
-fn labels(axis: &Axis, axes: &[Axis]) -> Vec<String> {
-    let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_string();
-    let short = last(&axis.key);
-    let key = if axes.iter().filter(|other| last(&other.key) == short).count() == 1 { short } else { axis.key.clone() };
-    let rounded = |value: &Value| match value {
-        Value::Float(x) => shortest(*x),
+/// `key=value`, fit for the name of a file. It is a function of key and value alone, so that a run keeps its name whatever
+/// else is swept; a value that a name cannot hold as it is ends in its hash.
+fn label(key: &str, value: &Value) -> String {
+    let said = match value {
+        // The number that a whole number also is.
+        Value::Float(x) if x.fract() == 0.0 && x.abs() < 1e15 => format!("{x}"),
+        Value::Float(x) if (1e-5..1e15).contains(&x.abs()) => format!("{x}"),
+        Value::Float(x) => format!("{x:e}"),
         other => plain(other),
     };
-    let candidates: [Vec<String>; 2] = [&rounded as &dyn Fn(&Value) -> String, &plain]
-        .map(|f| axis.values.iter().map(|value| file_safe(&f(value))).collect());
-    let fit = |labels: &Vec<String>| {
-        // Some file systems do not tell upper from lower case.
-        let different: HashSet<String> = labels.iter().map(|label| label.to_lowercase()).collect();
-        different.len() == labels.len() && labels.iter().all(|label| !label.is_empty() && label.len() <= LONGEST_VALUE)
+    let safe = file_safe(&said);
+    // Some file systems do not tell upper from lower case.
+    let is_whole = safe == said && !safe.is_empty() && safe.len() <= LONGEST_VALUE && safe == safe.to_lowercase();
+    let value = if is_whole {
+        safe
+    } else {
+        let start: String = safe.chars().take(LONGEST_VALUE - 9).collect();
+        format!("{start}-{:08x}", files::hash(files::HASH_START, said.as_bytes()) as u32)
     };
-    let values = candidates.into_iter().find(fit);
-    // By what they are, not by where they stand: values may be added to the axis.
-    let hashed = |value: &Value| format!("{:016x}", files::hash(files::HASH_START, plain(value).as_bytes()));
-    let values = values.unwrap_or_else(|| axis.values.iter().map(hashed).collect());
-    values.into_iter().map(|value| format!("{}={value}", file_safe(&key))).collect()
+    let key = match key {
+        LR => "lr",
+        key => key.strip_prefix("model.").or(key.strip_prefix("train.")).unwrap_or(key),
+    };
+    format!("{}={}", file_safe(key), value.trim_start_matches('-'))
 }
 
 /// Four digits that count, without those that say nothing.
@@ -212,6 +213,7 @@ impl Resolver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     /// The plan of a file's `[axes]` on the default run.
     fn planned(name: &str, axes: &str, settings: &[&str]) -> Result<Vec<Planned>, Error> {
@@ -236,7 +238,7 @@ mod tests {
             names[..2],
             ["width=16,lr=0.001,seed=1,placement=pre_norm", "width=16,lr=0.001,seed=2,placement=pre_norm"]
         );
-        assert_eq!(names[7], "width=64,lr=0.001414,seed=2,placement=pre_norm");
+        assert_eq!(names[7], "width=64,lr=0.0014142135623730952,seed=2,placement=pre_norm");
         let different: HashSet<&&str> = names.iter().collect();
         assert_eq!(different.len(), 8);
         let last = &plan[7].job.config;
@@ -251,10 +253,52 @@ mod tests {
             "[axes]\n'optimizer.lr' = [0.1, 0.10000001]\n'model.norm' = ['layer_norm', {kind = 'dyt', alpha = 0.5}]";
         let plan = planned("names", axes, &[]).unwrap();
         let names: Vec<&str> = plan.iter().map(|run| run.job.name.as_str()).collect();
-        assert_eq!(names[1], "lr=0.1,norm=alpha-0.5-kind-dyt");
         assert_eq!(names[2], "lr=0.10000001,norm=layer_norm");
+        assert!(names[1].starts_with("lr=0.1,norm=alpha-0.5-kind-dyt-"), "{names:?}");
         let depths = planned("keys", "[axes]\ndepth = [1, 2]\n'model.d_ff' = [8]\n'data.seed' = [3]\nseed = [1]", &[]);
         assert_eq!(depths.unwrap()[1].job.name, "depth=2,d_ff=8,data.seed=3,seed=1");
+    }
+
+    #[test]
+    fn a_name_is_a_function_of_key_and_value_alone() {
+        let long = "x".repeat(300);
+        let float = |x: f64| Value::Float(x);
+        let values = [
+            float(0.001414),
+            float(0.0014142135),
+            float(0.0014142135623730951),
+            float(0.00141425),
+            float(1e-30),
+            float(1e30),
+            float(-0.5),
+            float(0.5),
+            Value::Integer(64),
+            Value::Boolean(true),
+            Value::String("a b".into()),
+            Value::String("a-b".into()),
+            Value::String("A-b".into()),
+            Value::String(String::new()),
+            Value::String(long.clone()),
+            Value::String(long.clone() + "y"),
+            Value::Array(vec![Value::Float(0.9), Value::Float(0.95)]),
+            Value::Array(vec![Value::Float(0.9), Value::Float(0.99)]),
+        ];
+        let labels: Vec<String> = values.iter().map(|value| label("optimizer.x", value)).collect();
+        let different: HashSet<String> = labels.iter().map(|label| label.to_lowercase()).collect();
+        assert_eq!(different.len(), values.len(), "{labels:?}");
+        assert!(labels.iter().all(|label| label.len() <= "optimizer.x=".len() + LONGEST_VALUE), "{labels:?}");
+        assert!(labels.iter().all(|label| label == &format!("optimizer.x={}", file_safe(&label[12..]))), "{labels:?}");
+        assert_eq!(label("x", &Value::Integer(64)), label("x", &float(64.0)), "equal numbers have one name");
+        // Whatever else is swept.
+        let names = |lr: &str, more: &str| -> HashSet<String> {
+            let axes = format!("[axes]\n'optimizer.lr' = [{lr}]\n'data.seed' = [3]\n{more}");
+            planned("alone", &axes, &[]).unwrap().into_iter().map(|run| run.job.name).collect()
+        };
+        let few = names("1e-3, 0.0014142135623730951", "");
+        let many = names("1e-3, 0.0014142135623730951, 0.00141425, 0.123456789012345678901234567890", "");
+        assert!(few.is_subset(&many), "{few:?} {many:?}");
+        let with = |name: &String| format!("{name},seed=1");
+        assert_eq!(names("1e-3", "seed = [1]"), names("1e-3", "").iter().map(with).collect());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::plan::Job;
 use crate::files::{self, write_atomically};
 use crate::metrics::Status;
 use crate::{Error, RunConfig, Summary, checkpoint, device, folder as on_disk};
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -49,8 +50,18 @@ pub(crate) struct Ended {
 /// A folder of runs, held by this process.
 pub(crate) struct Folder<'a> {
     options: &'a Options,
-    mark: (&'a str, &'a str),
+    mark: Mark<'a>,
     _lock: File,
+}
+
+/// The file that says whose a folder is.
+pub(crate) struct Mark<'a> {
+    /// Its name.
+    pub(crate) file: &'a str,
+    /// What it says.
+    pub(crate) text: &'a str,
+    /// Whether a folder with this text is of the same thing.
+    pub(crate) is_same: &'a dyn Fn(&str) -> bool,
 }
 
 /// Between two looks at a process.
@@ -59,17 +70,17 @@ const LOOK: Duration = Duration::from_millis(20);
 const POLL: Duration = Duration::from_millis(250);
 
 impl<'a> Folder<'a> {
-    /// Takes the folder. `mark` is the file that says whose it is, with its contents.
+    /// Takes the folder. `mark` says whose it is.
     ///
     /// # Errors
     /// [`Error::Folder`] for a folder that holds something else, or that another process has.
-    pub(crate) fn open(options: &'a Options, mark: (&'a str, &'a str)) -> Result<Self, Error> {
+    pub(crate) fn open(options: &'a Options, mark: Mark<'a>) -> Result<Self, Error> {
         let out = &options.out;
         let refuse = |problem: &str| Err(Error::Folder { path: out.clone(), problem: problem.into() });
         if out.is_file() {
             return refuse("is a file. Use --out for a folder that does not exist yet");
         }
-        let marked = out.join(mark.0).is_file();
+        let marked = out.join(mark.file).is_file();
         let occupied = fs::read_dir(out).is_ok_and(|entries| {
             entries.flatten().any(|entry| {
                 let name = entry.file_name();
@@ -77,7 +88,19 @@ impl<'a> Folder<'a> {
             })
         });
         if occupied && !marked {
-            return refuse(&format!("is not empty and has no {}. Use --out for another folder", mark.0));
+            return refuse(&format!("is not empty and has no {}. Use --out for another folder", mark.file));
+        }
+        if marked && !options.force {
+            let path = out.join(mark.file);
+            let there = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+            if !(mark.is_same)(&there) {
+                let problem = format!(
+                    "holds results of other configurations ({} says which). Use --out for another folder, or --force to \
+                     replace them",
+                    mark.file
+                );
+                return refuse(&problem);
+            }
         }
         for folder in ["configs", "runs", "logs"].map(|name| out.join(name)) {
             fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
@@ -89,7 +112,7 @@ impl<'a> Folder<'a> {
             folder.clear()?;
         }
         if !marked {
-            write_atomically(&out.join(mark.0), mark.1.as_bytes())?;
+            write_atomically(&out.join(folder.mark.file), folder.mark.text.as_bytes())?;
         }
         Ok(folder)
     }
@@ -132,6 +155,7 @@ impl<'a> Folder<'a> {
     pub(crate) fn make(&self, jobs: &[Job], on_event: &mut dyn FnMut(Event<'_>)) -> Result<Ended, Error> {
         let mut summaries: Vec<Option<Summary>> = Vec::with_capacity(jobs.len());
         let mut waiting: Vec<(usize, Standing)> = Vec::new();
+        self.adopt(jobs)?;
         self.check_same(jobs)?;
         for (i, job) in jobs.iter().enumerate() {
             match self.standing(job)? {
@@ -146,7 +170,7 @@ impl<'a> Folder<'a> {
             }
         }
         // What the folder is of, now that nothing is refused.
-        write_atomically(&self.options.out.join(self.mark.0), self.mark.1.as_bytes())?;
+        write_atomically(&self.options.out.join(self.mark.file), self.mark.text.as_bytes())?;
         // From the end: the most expensive last.
         waiting.sort_by(|(a, _), (b, _)| cost(&jobs[*a]).total_cmp(&cost(&jobs[*b])).then(b.cmp(a)));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -198,6 +222,33 @@ impl<'a> Folder<'a> {
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Gives runs that were made under another name, as beside other axes, the name that they have now: a run is known by
+    /// its settings.
+    fn adopt(&self, jobs: &[Job]) -> Result<(), Error> {
+        let named: HashSet<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+        let mut missing: HashMap<String, &Job> =
+            jobs.iter().filter(|job| !self.run(&job.name).exists()).map(|job| (job.config.identity(), job)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let runs = self.options.out.join("runs");
+        for entry in fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten() {
+            let path = entry.path();
+            if named.contains(&*entry.file_name().to_string_lossy()) || on_disk::read_summary(&path).is_none() {
+                continue;
+            }
+            let Ok(config) = RunConfig::load(&path.join("config.toml"), &[]) else { continue };
+            let Some(job) = missing.remove(&config.identity()) else { continue };
+            // Another process may be making it.
+            let lock = free(&path)?;
+            let to = self.run(&job.name);
+            tracing::info!("{} is the run {}", path.display(), job.name);
+            fs::rename(&path, &to).map_err(Error::io("rename", &path))?;
+            drop(lock);
+        }
+        Ok(())
     }
 
     /// Refuses a folder that has runs and none of these.

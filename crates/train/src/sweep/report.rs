@@ -1,7 +1,7 @@
 //! What a sweep found, as `sweep.json` and as curves.
 
 use super::Sweep;
-use super::analysis::{Analysis, AtSize, Edge, Layout, Optimum, Verdict, analyse};
+use super::analysis::{Analysis, AtSize, Edge, Layout, Optimum, Point, Verdict, Why, analyse};
 use super::config::{Axis, Loss, SweepConfig, number};
 use super::plan::{Planned, plain, shortest};
 use crate::Summary;
@@ -76,6 +76,8 @@ pub struct Made {
     /// Why it diverged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Whether it beat the frequencies of the symbols and its start; None where it has not finished.
+    pub learned: Option<bool>,
     /// What is compared; None where it diverged.
     pub loss: Option<f64>,
     /// Last evaluation loss.
@@ -101,6 +103,8 @@ pub struct Mean {
     pub std: f64,
     /// Number of seeds that diverged.
     pub diverged: usize,
+    /// Whether every seed learned.
+    pub learned: bool,
 }
 
 /// The optimum at one size.
@@ -118,6 +122,8 @@ pub struct Found {
     pub loss: Option<f64>,
     /// Its standard deviation over the seeds.
     pub std: f64,
+    /// Whether every seed learned there.
+    pub learned: bool,
     /// Whether it is an end of the grid.
     pub edge: Option<Edge>,
     /// Whether a neighbour of it diverged.
@@ -152,6 +158,7 @@ impl Made {
             settings: settings(&config.axes, &planned.at, |_| true),
             status: summary.map(|summary| summary.status),
             message: summary.and_then(|summary| summary.message.clone()),
+            learned: summary.and_then(|summary| summary.learned),
             loss,
             eval_loss: summary.and_then(|summary| summary.eval_loss),
             horizon: Horizon { steps, tokens },
@@ -172,9 +179,13 @@ impl Report {
         let SweepConfig { run, loss, tolerance, axes, .. } = sweep.config.clone();
         let layout = Layout::of(&axes);
         let complete = runs.iter().all(|run| run.status.is_some());
-        let losses: Vec<(Vec<usize>, f64)> =
-            runs.iter().map(|run| (run.at.clone(), run.loss.unwrap_or(f64::INFINITY))).collect();
-        let analysis = if complete { analyse(&axes, &losses, tolerance) } else { Analysis::default() };
+        let point = |run: &Made| Point {
+            at: run.at.clone(),
+            loss: run.loss.unwrap_or(f64::INFINITY),
+            learned: run.learned == Some(true),
+        };
+        let points: Vec<Point> = runs.iter().map(point).collect();
+        let analysis = if complete { analyse(&axes, &points, tolerance) } else { Analysis::default() };
         let first = runs.first().map(|run| run.horizon);
         let mut report = Self {
             format: FORMAT,
@@ -203,7 +214,7 @@ impl Report {
 
     fn mean(&self, cell: &super::Cell) -> Mean {
         let settings = settings(&self.axes, &cell.at, |i| Some(i) != self.layout.seed);
-        Mean { settings, loss: cell.mean, std: cell.std, diverged: cell.diverged }
+        Mean { settings, loss: cell.mean, std: cell.std, diverged: cell.diverged, learned: cell.learned }
     }
 
     fn found(&self, at: &AtSize) -> Found {
@@ -215,6 +226,7 @@ impl Report {
             grid_lr: of(|o| o.grid_lr),
             loss: of(|o| o.loss),
             std: at.std,
+            learned: at.learned,
             edge: at.optimum.and_then(|o| o.edge),
             beside_divergence: at.optimum.is_some_and(|o| o.beside_divergence),
             spread: at.spread,
@@ -234,12 +246,23 @@ impl Report {
                 let at_least = if at_least { "at least " } else { "" };
                 format!("drifts over {over} by {at_least}{shift:+.2} octaves ({tolerance})")
             }
-            Verdict::Undecided { shift: Some(shift) } => format!(
-                "undecided over {over}: what is seen moves by {shift:+.2} octaves ({tolerance}), but an optimum is at an \
-                 edge of the grid or every run of a size diverged; widen the learning rates"
-            ),
-            Verdict::Undecided { shift: None } => {
-                format!("undecided over {over}: every run of the smallest size diverged; take smaller learning rates")
+            Verdict::Undecided { shift, why } => {
+                let seen = shift.map_or(String::new(), |shift| {
+                    format!("what is seen moves by {shift:+.2} octaves ({tolerance}), but ")
+                });
+                let why = match why {
+                    Why::Diverged => "every run of a size diverged; take smaller learning rates",
+                    Why::DidNotLearn => {
+                        "the best runs of a size did not learn (they end no better than the frequencies of the symbols, or \
+                         than their start); take other learning rates, or more steps"
+                    }
+                    Why::Edge => "an optimum is at an edge of the grid; widen the learning rates",
+                    Why::Spread => {
+                        "over the seeds an optimum spreads by more than the tolerance; take more seeds, or a task and a \
+                         length whose optimum is sharper"
+                    }
+                };
+                format!("undecided over {over}: {seen}{why}")
             }
         };
         let said = said + &self.noise(at);

@@ -28,7 +28,16 @@ fn a_sweep_makes_every_run_once() {
     let place = Place::new("sweep");
     place.write("tiny.toml", SWEEP);
     let shown = place.good(&["sweep", "tiny.toml", "--jobs", "2", "--plot", "tiny.svg"]);
-    for part in ["4 runs of 6 steps, 384 tokens", "width 8", "width 16", "best lr", "+0.00", "undecided over width"] {
+    for part in [
+        "4 runs of 6 steps, 384 tokens",
+        "width 8",
+        "width 16",
+        "best lr",
+        "+0.00",
+        "undecided over width",
+        "did not learn",
+        "runs/tiny/sweep.svg",
+    ] {
         assert!(shown.contains(part), "{part} is not in\n{shown}");
     }
     assert!(place.read("tiny.svg").contains("learning rate") && place.read("runs/tiny/sweep.svg").contains("width 8"));
@@ -60,6 +69,21 @@ fn a_sweep_makes_every_run_once() {
     place.write("tiny.toml", SWEEP.replace("1e-2]", "1e-2, 1e-1]"));
     assert!(place.good(&["sweep", "tiny.toml"]).contains("6 runs"));
     assert_eq!(std::fs::metadata(&metrics).unwrap().modified().unwrap(), written);
+    // A new axis gives the runs another name, and their settings are the same: none is made again.
+    place.write("tiny.toml", SWEEP.replace("[axes]", "[axes]\n'train.batch_size' = [4]"));
+    let more = place.good(&["sweep", "tiny.toml", "--json"]);
+    assert_eq!(losses(&json(&more)), losses(&report));
+    let metrics = place.0.join("runs/tiny/runs/batch_size=4,width=8,lr=0.01,seed=1/metrics.jsonl");
+    assert_eq!(std::fs::metadata(&metrics).unwrap().modified().unwrap(), written, "a run is found by its settings");
+    // A value that no name can hold as it is changes no other name.
+    let long = "[axes]\n'model.norm' = ['layer_norm', { kind = 'dyt', alpha = 0.12345678901234567 }]";
+    place.write("tiny.toml", SWEEP.replace("[axes]", long));
+    place.good(&["sweep", "tiny.toml"]);
+    let metrics = place.0.join("runs/tiny/runs/norm=layer_norm,width=8,lr=0.01,seed=1/metrics.jsonl");
+    assert_eq!(std::fs::metadata(&metrics).unwrap().modified().unwrap(), written);
+    place.write("tiny.toml", SWEEP.replace("1e-2]", "1e-2, 1e-1]"));
+    place.good(&["sweep", "tiny.toml"]);
+    let metrics = place.0.join("runs/tiny/runs/width=8,lr=0.01,seed=1/metrics.jsonl");
     for setting in ["optimizer.weight_decay=0.5", "eval.tokens=300"] {
         let message = place.bad(&["sweep", "tiny.toml", "--set", setting]);
         let key = setting.split(['=', '.']).next().unwrap();
@@ -159,16 +183,48 @@ fn a_comparison_has_a_row_for_each_configuration() {
     place.write("post.toml", small.replace("[model]", "[model]\nplacement = 'post_norm'"));
     let arguments = ["compare", "pre.toml", "post.toml", "--seeds", "2", "--set", "train.steps=8"];
     let table = place.good(&[&arguments[..], &["--plot", "both.svg", "--jobs", "2"]].concat());
-    for part in
-        ["pre ", "post ", "above floor", "last/first block", "0 of 2", "after 8 steps, 512 tokens, seeds [1, 2]"]
-    {
+    for part in [
+        "pre ",
+        "post ",
+        "above floor",
+        "last/first block",
+        "of 2",
+        "after 8 steps, 512 tokens, seeds [1, 2]",
+        "losses of 128 held-out tokens",
+        "differs in: model.placement; and so in model.final_norm",
+        "compare.json",
+        "compare.svg",
+    ] {
         assert!(table.contains(part), "{part} is not in\n{table}");
     }
-    assert!(place.read("both.svg").contains("training loss") && place.0.join("runs/compare/compare.svg").exists());
+    let sets = || {
+        let mut names: Vec<String> = std::fs::read_dir(place.0.join("runs/compare"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    let [own] = &sets()[..] else { panic!("one comparison has one folder: {:?}", sets()) };
+    let own = format!("runs/compare/{own}");
+    assert!(own.starts_with("runs/compare/pre+post-"), "{own}");
+    assert!(place.read("both.svg").contains("training loss") && place.0.join(&own).join("compare.svg").exists());
     let report = json(&place.good(&[&arguments[..], &["--json"]].concat()));
-    assert_eq!(report, json(&place.read("runs/compare/compare.json")));
-    let last =
-        |run: &str| records(&place, &format!("runs/compare/runs/{run}")).pop().unwrap()["eval_loss"].as_f64().unwrap();
+    assert_eq!(report, json(&place.read(&format!("{own}/compare.json"))));
+    let last = |run: &str| records(&place, &format!("{own}/runs/{run}")).pop().unwrap()["eval_loss"].as_f64().unwrap();
+    let paired = [1, 2].map(|seed| last(&format!("post,seed={seed}")) - last(&format!("pre,seed={seed}")));
+    let of = |key: &str| report["configurations"][1][key].as_f64().unwrap();
+    assert!((of("difference") - (paired[0] + paired[1]) / 2.0).abs() < 1e-6);
+    assert!((of("difference_error") - (paired[0] - paired[1]).abs() / 2.0).abs() < 1e-6);
+    assert_eq!(report["configurations"][0]["difference"], 0.0);
+    // Another comparison has another folder, and takes none that is given.
+    place.good(&["compare", "pre.toml", "--seeds", "1", "--set", "train.steps=8"]);
+    place.good(&["compare", "pre.toml", "post.toml", "--seeds", "1", "--set", "train.steps=7"]);
+    assert_eq!(sets().len(), 3, "{:?}", sets());
+    let before = place.read(&format!("{own}/compare.json"));
+    let message = place.bad(&["compare", "post.toml", "--seeds", "1", "--out", &own]);
+    assert!(message.contains("other configurations") && message.contains("--out"), "{message}");
+    assert_eq!(before, place.read(&format!("{own}/compare.json")));
     let mean = (last("post,seed=1") + last("post,seed=2")) / 2.0;
     assert!((report["configurations"][1]["loss"].as_f64().unwrap() - mean).abs() < 1e-6);
     // The same seed draws the same matrices, and the same batches at every step: before the first update the losses of
@@ -191,6 +247,30 @@ fn a_comparison_has_a_row_for_each_configuration() {
         assert!(message.contains(key) && message.contains("other.toml"), "{message}");
     }
     assert!(!place.0.join("other").exists());
+}
+
+#[test]
+fn a_comparison_names_failures_and_what_a_placement_brings() {
+    let place = Place::new("compare-failures");
+    let small = place.read("small.toml").replace("dropout = 0.1", "");
+    place.write("dead.toml", &small);
+    place.write("deep.toml", small.replace("[model]", "[model]\nplacement = 'deep_norm'"));
+    let arguments = ["compare", "dead.toml", "deep.toml", "--seeds", "1", "--set", "train.steps=4", "--check"];
+    let ended = place.run(&[&arguments[..], &["--set", "optimizer.lr=1e-30"]].concat());
+    assert_eq!(ended.status.code(), Some(1), "nothing learned");
+    let (shown, said) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(shown.contains("1 of 1 did not learn") && shown.contains("than the frequencies of the symbols"), "{shown}");
+    assert!(shown.contains("differs in: model.placement; and so in model.final_norm, model.init"), "{shown}");
+    assert!(said.contains("model.init differs too (gpt2, xavier), which no file sets"), "{said}");
+    assert!(!said.contains("final_norm"), "a final norm is part of its placement: {said}");
+    let ended = place.run(&[&arguments[..], &["--set", "train.steps=120", "--set", "optimizer.lr=1e-2"]].concat());
+    assert_eq!(ended.status.code(), Some(0), "{}", String::from_utf8_lossy(&ended.stdout));
+    let wild = ["--set", "optimizer.kind=sgd", "--set", "optimizer.lr=1e30", "--set", "train.clip=0.0"];
+    let ended = place.run(&[&arguments[..], &wild].concat());
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("1 of 1 diverged"));
+    let ended = place.run(&[&arguments[..arguments.len() - 1], &wild].concat());
+    assert_eq!(ended.status.code(), Some(0), "without --check a divergence is a result");
 }
 
 #[test]

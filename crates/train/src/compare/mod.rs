@@ -1,12 +1,16 @@
 //! Comparisons: several configurations on the same batches, over the same seeds. `docs/sweeps.md` is the public
 //! description.
 
+mod differences;
+
+pub use differences::Difference;
+
 use crate::config::changed_keys;
-use crate::files::write_atomically;
+use crate::files::{self, write_atomically};
 use crate::metrics::{self, Status};
 use crate::plot::{self, Panel};
 use crate::signal::mean_and_std;
-use crate::sweep::{Event, FORMAT, Folder, Job, Options, Resolver, file_safe};
+use crate::sweep::{Event, FORMAT, Folder, Job, Mark, Options, Resolver, file_safe};
 use crate::{Error, Record, RunConfig, Summary};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -18,8 +22,11 @@ use toml::{Table, Value};
 pub struct Comparison {
     /// All runs: the seeds of the first configuration, those of the second, ..
     pub jobs: Vec<Job>,
+    /// What differs between the configurations.
+    pub differences: Vec<Difference>,
     names: Vec<String>,
     seeds: Vec<u64>,
+    set: String,
     mark: String,
 }
 
@@ -37,6 +44,7 @@ impl Comparison {
         let mut resolver = Resolver::default();
         let (mut jobs, mut names): (Vec<Job>, Vec<String>) = (Vec::new(), Vec::new());
         let mut all_seeds = Vec::new();
+        let (mut written, mut all_resolved) = (Vec::new(), Vec::new());
         for path in paths {
             let config = RunConfig::load(path, settings)?;
             let in_file = |e: Error| Error::Config {
@@ -68,20 +76,31 @@ impl Comparison {
                 jobs.push(Job { name: format!("{name},seed={seed}"), config });
             }
             names.push(name);
+            written.push(config);
+            all_resolved.push(resolved);
         }
+        let set = name_of_set(&names, &all_resolved);
+        let differences = differences::between(&written, &all_resolved);
         let files: Vec<String> = paths.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
         let mark = format!(
-            "# What was compared.\nconfigs = [{}]\nset = {settings:?}\nseeds = {all_seeds:?}\n",
+            "# What was compared.\nset_of = {set:?}\nconfigs = [{}]\nset = {settings:?}\nseeds = {all_seeds:?}\n",
             files.join(", ")
         );
-        Ok(Self { jobs, names, seeds: all_seeds, mark })
+        Ok(Self { jobs, differences, names, seeds: all_seeds, set, mark })
+    }
+
+    /// The name of this set of configurations with these settings, whatever the seeds: two sets have different names, so
+    /// that a folder of this name holds no other comparison.
+    pub fn name(&self) -> &str {
+        &self.set
     }
 
     /// Makes the runs that are not there yet and writes `compare.toml`, `compare.json` and `compare.svg` beside them.
-    /// `reach` is the loss to which steps are counted; None for the largest final loss of those that finish.
+    /// `reach` is the loss to which steps are counted; None for the largest final loss of the configurations that
+    /// learned.
     ///
     /// # Errors
-    /// What a folder or a process refuses; [`Error::Run`] with the run that failed, after `compare.json` of what there is
+    /// What a folder or a process refuses, and a folder of another set; [`Error::Run`] with the run that failed, after `compare.json` of what there is
     /// was written. A run that diverges is a result.
     pub fn run(
         &self,
@@ -89,7 +108,13 @@ impl Comparison {
         reach: Option<f64>,
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<Report, Error> {
-        let folder = Folder::open(options, ("compare.toml", &self.mark))?;
+        let set = self.set.clone();
+        let is_same = move |there: &str| {
+            let there: Option<Table> = toml::from_str(there).ok();
+            there.and_then(|there| Some(there.get("set_of")?.as_str()? == set)).unwrap_or(false)
+        };
+        let mark = Mark { file: "compare.toml", text: &self.mark, is_same: &is_same };
+        let folder = Folder::open(options, mark)?;
         let ended = folder.make(&self.jobs, on_event)?;
         let mut runs = Vec::with_capacity(self.jobs.len());
         for (job, summary) in self.jobs.iter().zip(ended.summaries) {
@@ -98,7 +123,7 @@ impl Comparison {
         }
         let configs: Vec<(String, &[Run])> =
             self.names.iter().cloned().zip(runs.chunks(self.seeds.len().max(1))).collect();
-        let report = Report::new(&configs, &self.seeds, reach);
+        let report = Report::new(&configs, &self.seeds, reach, self.differences.clone());
         write_atomically(&options.out.join("compare.json"), format!("{}\n", report.to_json()).as_bytes())?;
         match ended.failure {
             Some(failure) => Err(failure),
@@ -119,16 +144,30 @@ fn of_data(config: &RunConfig) -> Value {
         ("data", of("data")),
         ("eval", of("eval")),
         ("model", table(vec![("context", value(config.model.context))])),
-        // An evaluation has batches of this size.
         (
             "train",
             table(vec![
                 ("steps", value(config.train.steps)),
-                ("batch_size", value(config.train.batch_size)),
-                ("accumulate", value(config.train.accumulate)),
+                // A step has the same sequences however it is cut into micro-batches.
+                ("batch_size * accumulate", value(config.train.batch_size * config.train.accumulate)),
             ]),
         ),
     ])
+}
+
+/// A folder's name takes this much of the names of configurations.
+const LONGEST_SET: usize = 80;
+
+/// The names of the configurations, as many as fit, and a hash of what they resolve to without the seed.
+fn name_of_set(names: &[String], resolved: &[RunConfig]) -> String {
+    let hash = names.iter().zip(resolved).fold(files::HASH_START, |hash, (name, config)| {
+        let hash = files::hash(hash, name.as_bytes());
+        files::hash(hash, RunConfig { seed: 0, ..config.clone() }.identity().as_bytes())
+    });
+    let fit = (1..=names.len()).rev().find(|n| names[..*n].join("+").len() <= LONGEST_SET).unwrap_or(0);
+    let mut parts = names[..fit].to_vec();
+    parts.extend((fit < names.len()).then(|| format!("{}_more", names.len() - fit)));
+    format!("{}-{hash:08x}", parts.join("+"), hash = hash as u32)
 }
 
 /// Of a configuration: that of a folder has an ending.
@@ -162,8 +201,14 @@ pub struct Report {
     pub tokens: Option<usize>,
     /// Least possible loss of the task, where it is known.
     pub floor: Option<f64>,
-    /// Loss to which steps are counted; None where every configuration diverged.
+    /// Loss to which steps are counted; None where no configuration learned.
     pub reach: Option<f64>,
+    /// Number of held-out tokens that every evaluation is the mean of.
+    pub eval_tokens: Option<usize>,
+    /// Loss of the best guess that ignores the context.
+    pub unigram_loss: Option<f64>,
+    /// What differs between the configurations, by key.
+    pub differs_in: Vec<Difference>,
     /// Whether all runs have ended. Without, means are those of the runs that have.
     pub complete: bool,
     /// In the order they were given in.
@@ -179,6 +224,11 @@ pub struct Compared {
     pub loss: Option<f64>,
     /// Its standard deviation.
     pub std: Option<f64>,
+    /// Final evaluation loss less that of the first configuration at the same seed: mean over the seeds at which both
+    /// finish.
+    pub difference: Option<f64>,
+    /// Standard error of that mean; None for fewer than two such seeds.
+    pub difference_error: Option<f64>,
     /// Best evaluation loss: mean.
     pub best_loss: Option<f64>,
     /// Final evaluation loss above the floor: mean.
@@ -197,6 +247,8 @@ pub struct Compared {
     pub tokens_per_second: Option<f64>,
     /// Number of seeds that diverged.
     pub diverged: usize,
+    /// Number of seeds that finished and did not learn ([`Summary::learned`]).
+    pub did_not_learn: usize,
     /// Of each seed.
     pub runs: Vec<OfSeed>,
     /// Training loss over the steps: (step, mean over the seeds that finish, or over all where none does).
@@ -216,6 +268,8 @@ pub struct OfSeed {
     /// Why it diverged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Whether it beat the frequencies of the symbols and its start; None where it has not finished.
+    pub learned: Option<bool>,
     /// Last evaluation loss.
     pub loss: Option<f32>,
     /// Best evaluation loss.
@@ -229,9 +283,11 @@ pub struct OfSeed {
 }
 
 impl Report {
-    fn new(configs: &[(String, &[Run])], seeds: &[u64], reach: Option<f64>) -> Self {
-        let final_losses = configs.iter().filter_map(|(_, runs)| mean(finished(runs).filter_map(|s| s.eval_loss)));
+    fn new(configs: &[(String, &[Run])], seeds: &[u64], reach: Option<f64>, differs_in: Vec<Difference>) -> Self {
+        let learned = |runs| finished(runs).filter(|summary| summary.learned == Some(true));
+        let final_losses = configs.iter().filter_map(|(_, runs)| mean(learned(runs).filter_map(|s| s.eval_loss)));
         let reach = reach.or_else(|| final_losses.reduce(f64::max));
+        let first = configs.first().map_or(&[][..], |(_, runs)| *runs);
         let summary = || configs.iter().flat_map(|(_, runs)| *runs).find_map(|run| run.summary.as_ref());
         let done = || configs.iter().flat_map(|(_, runs)| finished(runs)).next();
         Self {
@@ -241,9 +297,18 @@ impl Report {
             tokens: done().map(|summary| summary.tokens),
             floor: summary().and_then(|summary| summary.floor),
             reach,
+            eval_tokens: summary().and_then(|summary| summary.eval_tokens),
+            unigram_loss: summary().and_then(|summary| summary.unigram_loss),
+            differs_in,
             complete: configs.iter().flat_map(|(_, runs)| *runs).all(|run| run.summary.is_some()),
-            configurations: configs.iter().map(|(name, runs)| Compared::new(name, runs, seeds, reach)).collect(),
+            configurations: configs.iter().map(|(name, runs)| Compared::new(name, runs, first, seeds, reach)).collect(),
         }
+    }
+
+    /// Whether every run of every configuration learned.
+    pub fn all_learned(&self) -> bool {
+        let runs = || self.configurations.iter().flat_map(|configuration| &configuration.runs);
+        runs().count() > 0 && runs().all(|run| run.learned == Some(true))
     }
 
     /// As JSON.
@@ -272,7 +337,9 @@ impl Report {
 }
 
 impl Compared {
-    fn new(name: &str, runs: &[Run], seeds: &[u64], reach: Option<f64>) -> Self {
+    fn new(name: &str, runs: &[Run], first: &[Run], seeds: &[u64], reach: Option<f64>) -> Self {
+        let pairs = runs.iter().zip(first).filter_map(|(own, first)| Some(final_loss(own)? - final_loss(first)?));
+        let pairs: Vec<f64> = pairs.collect();
         let losses: Vec<f64> = finished(runs).filter_map(|s| s.eval_loss).map(f64::from).collect();
         let reached: Vec<Option<usize>> =
             runs.iter().map(|run| reach.and_then(|reach| steps_to_reach(&run.records, reach))).collect();
@@ -286,6 +353,8 @@ impl Compared {
             name: name.into(),
             loss: mean(losses.iter().copied()),
             std: (!losses.is_empty()).then(|| mean_and_std(&losses).1),
+            difference: mean(pairs.iter().copied()),
+            difference_error: (pairs.len() > 1).then(|| mean_and_std(&pairs).1 / (pairs.len() as f64).sqrt()),
             best_loss: mean(finished(runs).filter_map(|s| s.best_eval_loss)),
             excess: mean(finished(runs).filter_map(|s| s.excess)),
             steps_to_reach: mean(steps.iter().copied()),
@@ -295,6 +364,7 @@ impl Compared {
             largest_grad_norm: norms.reduce(f64::max),
             tokens_per_second: mean(runs.iter().filter_map(median_speed)),
             diverged: runs.iter().filter(|run| has_status(run, Status::Diverged)).count(),
+            did_not_learn: finished(runs).filter(|summary| summary.learned == Some(false)).count(),
             runs: runs
                 .iter()
                 .zip(seeds)
@@ -314,6 +384,7 @@ impl OfSeed {
             seed,
             status: summary.map(|s| s.status),
             message: summary.and_then(|s| s.message.clone()),
+            learned: summary.and_then(|s| s.learned),
             loss: summary.and_then(|s| s.eval_loss),
             best_loss: summary.and_then(|s| s.best_eval_loss),
             steps: summary.map_or(0, |s| s.step),
@@ -325,6 +396,11 @@ impl OfSeed {
 
 fn finished(runs: &[Run]) -> impl Iterator<Item = &Summary> {
     runs.iter().filter_map(|run| run.summary.as_ref()).filter(|summary| summary.status == Status::Finished)
+}
+
+/// Last evaluation loss of a run that finished.
+fn final_loss(run: &Run) -> Option<f64> {
+    finished(std::slice::from_ref(run)).find_map(|summary| summary.eval_loss).map(f64::from)
 }
 
 /// The first step at which the mean loss of the last five records (fewer at the start) is at most `reach`.
@@ -426,7 +502,8 @@ mod tests {
             run(Status::Diverged, &[9.0, 99.0], [1.0, 0.0]),
         ];
         let bad = [run(Status::Diverged, &[9.0], [1.0, 1.0])];
-        let report = Report::new(&[("good".into(), &good), ("bad".into(), &bad)], &[1, 2, 3], None);
+        let report = Report::new(&[("good".into(), &good), ("bad".into(), &bad)], &[1, 2, 3], None, Vec::new());
+        assert!(!report.all_learned());
         assert_eq!((report.reach, report.floor), (Some(2.0), Some(0.5)));
         let of = &report.configurations[0];
         assert_eq!((of.loss, of.std, of.best_loss, of.excess), (Some(2.0), Some(2f64.sqrt()), Some(2.0), Some(1.5)));
@@ -438,6 +515,47 @@ mod tests {
         let of = &report.configurations[1];
         assert_eq!((of.loss, of.steps_to_reach, of.diverged, of.curve.len()), (None, None, 1, 1));
         assert_eq!(report.panels().len(), 3);
+    }
+
+    #[test]
+    fn a_run_that_did_not_learn_is_a_failure_and_sets_no_loss_to_reach() {
+        let good = [run(Status::Finished, &[5.0, 1.0], [1.0, 1.0]), run(Status::Finished, &[5.0, 2.0], [1.0, 1.0])];
+        let stuck = [run(Status::Finished, &[5.0, 4.5], [1.0, 1.0]), run(Status::Finished, &[5.0, 1.5], [1.0, 1.0])];
+        let blown = [run(Status::Finished, &[5.0, 127.5], [1.0, 1.0]), run(Status::Diverged, &[5.0], [1.0, 1.0])];
+        let report = |configs: &[&[Run]]| {
+            let named: Vec<(String, &[Run])> = configs.iter().map(|runs| (String::new(), *runs)).collect();
+            Report::new(&named, &[1, 2], None, Vec::new())
+        };
+        let all = report(&[&good, &stuck, &blown]);
+        assert_eq!(all.reach, Some(1.5), "of the runs that learned");
+        let failures: Vec<(usize, usize)> = all.configurations.iter().map(|c| (c.diverged, c.did_not_learn)).collect();
+        assert_eq!(failures, [(0, 0), (0, 1), (1, 1)]);
+        assert!(!all.all_learned() && report(&[&good]).all_learned() && !report(&[]).all_learned());
+        assert_eq!(report(&[&blown]).reach, None);
+        // Seeds are compared in pairs: 4.5 - 1 and 1.5 - 2.
+        let of = &all.configurations[1];
+        assert_eq!((of.difference, of.difference_error), (Some(1.5), Some(2.0)));
+        assert_eq!((all.configurations[0].difference, all.configurations[0].difference_error), (Some(0.0), Some(0.0)));
+        assert_eq!((all.configurations[2].difference_error, all.configurations[2].difference), (None, Some(126.5)));
+    }
+
+    #[test]
+    fn a_set_has_a_name_of_its_own() {
+        let of = |names: &[&str], settings: &[&str]| {
+            let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+            let config = RunConfig::parse("", "test", &settings).unwrap().resolved(32).unwrap();
+            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            name_of_set(&names, &vec![config; names.len()])
+        };
+        let base = of(&["a", "b"], &[]);
+        assert!(base.starts_with("a+b-"), "{base}");
+        assert_eq!(base, of(&["a", "b"], &["seed=7"]), "more seeds are the same comparison");
+        for other in [of(&["a"], &[]), of(&["b", "a"], &[]), of(&["a", "b"], &["train.steps=7"])] {
+            assert_ne!(base, other);
+        }
+        let long = "x".repeat(60);
+        let many = of(&[&long, &long, "c"], &[]);
+        assert!(many.starts_with(&format!("{long}+2_more-")), "{many}");
     }
 
     #[test]
