@@ -1,5 +1,6 @@
 //! Buffers that are written once, without being set to 0 first.
 
+use crate::math::{LANES, tree};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
@@ -70,6 +71,27 @@ pub fn map<'a>(room: &'a mut Room, x: &[f32], f: impl Fn(f32) -> f32) -> &'a mut
     }
 }
 
+/// [`map`], and the sum of what was written.
+#[inline(always)]
+pub fn map_and_sum<'a>(room: &'a mut Room, x: &[f32], f: impl Fn(f32) -> f32) -> (&'a mut [f32], f32) {
+    assert!(room.len() == x.len(), "another length than the room's");
+    let mut lanes = [0f32; LANES];
+    let (places, last_places) = room.as_chunks_mut::<LANES>();
+    let (chunks, last) = x.as_chunks::<LANES>();
+    for (place, chunk) in places.iter_mut().zip(chunks) {
+        for i in 0..LANES {
+            lanes[i] += *place[i].write(f(chunk[i]));
+        }
+    }
+    let mut total = tree(lanes);
+    for (place, x) in last_places.iter_mut().zip(last) {
+        total += *place.write(f(*x));
+    }
+    // SAFETY: the loops have written every element, as both are as long and so are their chunks.
+    #[allow(unsafe_code)]
+    (unsafe { room.assume_init_mut() }, total)
+}
+
 /// The room with `value` of each index written.
 #[inline(always)]
 pub fn fill(room: &mut Room, mut value: impl FnMut(usize) -> f32) -> &mut [f32] {
@@ -132,6 +154,17 @@ mod tests {
         fn write<'a>(&mut self, row: usize, room: &'a mut Room) -> &'a mut [f32] {
             let first = self.0 + row * room.len();
             fill(room, |i| (first + i) as f32)
+        }
+    }
+
+    #[test]
+    fn a_map_is_summed() {
+        for n in [0, 1, 31, 32, 33, 100] {
+            let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            let twice: Vec<f32> = x.iter().map(|x| x * 2.0).collect();
+            let mut room = Vec::with_capacity(n);
+            let (values, sum) = map_and_sum(&mut room.spare_capacity_mut()[..n], &x, |x| x * 2.0);
+            assert!(values == twice && sum == twice.iter().sum::<f32>());
         }
     }
 

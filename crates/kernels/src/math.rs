@@ -64,21 +64,27 @@ pub fn tanh<const F: bool>(x: f32) -> f32 {
     fma::<F>(2.0, sigmoid::<F>(2.0 * x).0, -1.0)
 }
 
-const LANES: usize = 32;
+pub(crate) const LANES: usize = 32;
 
 /// Sum of all.
 #[inline(always)]
 pub fn sum(x: &[f32]) -> f32 {
+    sum_of(x, |x| x)
+}
+
+/// Sum of `f` of each.
+#[inline(always)]
+pub fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0f32; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
         for i in 0..LANES {
-            lanes[i] += chunk[i];
+            lanes[i] += f(chunk[i]);
         }
     }
     let mut total = tree(lanes);
     for v in rest {
-        total += v;
+        total += f(*v);
     }
     total
 }
@@ -103,6 +109,25 @@ pub fn max(x: &[f32]) -> f32 {
     largest
 }
 
+/// Takes `value` off each number; the sum of the squares of what is left.
+#[inline(always)]
+pub fn subtract_and_square<const F: bool>(x: &mut [f32], value: f32) -> f32 {
+    let mut lanes = [0f32; LANES];
+    let (chunks, rest) = x.as_chunks_mut::<LANES>();
+    for chunk in chunks {
+        for i in 0..LANES {
+            chunk[i] -= value;
+            lanes[i] = fma::<F>(chunk[i], chunk[i], lanes[i]);
+        }
+    }
+    let mut total = tree(lanes);
+    for v in rest {
+        *v -= value;
+        total = fma::<F>(*v, *v, total);
+    }
+    total
+}
+
 /// Inner product.
 #[inline(always)]
 pub fn dot<const F: bool>(x: &[f32], y: &[f32]) -> f32 {
@@ -122,7 +147,7 @@ pub fn dot<const F: bool>(x: &[f32], y: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-fn tree(mut lanes: [f32; LANES]) -> f32 {
+pub(crate) fn tree(mut lanes: [f32; LANES]) -> f32 {
     let mut n = LANES / 2;
     while n > 0 {
         for i in 0..n {
@@ -186,6 +211,11 @@ mod tests {
             let naive: f32 = x.iter().sum();
             assert!((sum(&x) - naive).abs() < 1e-3);
             assert!((dot::<true>(&x, &x) - x.iter().map(|v| v * v).sum::<f32>()).abs() < 1e-2);
+            let less: Vec<f32> = x.iter().map(|v| v - 0.5).collect();
+            assert_eq!(sum_of(&x, |v| v - 0.5), sum(&less));
+            let mut left = x.clone();
+            assert_eq!(subtract_and_square::<true>(&mut left, 0.5), dot::<true>(&less, &less));
+            assert_eq!(left, less);
             assert_eq!(max(&x), x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
         }
     }

@@ -45,6 +45,8 @@ pub struct Moments {
     rows: usize,
     /// Of the scaled rows, as the next.
     mean: Tensor<1>,
+    /// What the mean lacks for being rounded.
+    rest: Tensor<1>,
     /// Sum of the squared deviations from the mean.
     deviations: Tensor<1>,
 }
@@ -54,8 +56,12 @@ impl Moments {
     pub fn of(x: &Tensor<2>) -> Self {
         let x = x.clone().cast(burn::tensor::FloatDType::F32) * SCALE;
         let mean = x.clone().mean_dim(0);
-        let deviations = (x.clone() - mean.clone()).square().sum_dim(0);
-        Self { rows: x.dims()[0], mean: mean.squeeze_dim(0), deviations: deviations.squeeze_dim(0) }
+        let left = x.clone() - mean.clone();
+        // 0 but for rounding: nothing flows through it.
+        let rest = left.clone().detach().mean_dim(0);
+        let deviations = (left - rest.clone()).square().sum_dim(0);
+        let [mean, rest, deviations] = [mean, rest, deviations].map(|x| x.squeeze_dim(0));
+        Self { rows: x.dims()[0], mean, rest, deviations }
     }
 
     /// Of the rows of all together.
@@ -67,10 +73,12 @@ impl Moments {
         let sum = |f: &dyn Fn(&Self) -> Tensor<1>| {
             all.iter().map(f).reduce(|a, b| a + b).expect("moments of at least one batch")
         };
-        let mean = sum(&|m| m.mean.clone() * (m.rows as f64 / rows as f64));
-        let between = |m: &Self| (m.mean.clone() - mean.clone()).square() * m.rows as f64;
+        // From the mean of the first rows, as a sum of large means would lose what they differ by.
+        let from_first = |m: &Self| m.mean.clone() - all[0].mean.clone() + m.rest.clone();
+        let rest = sum(&|m| from_first(m) * (m.rows as f64 / rows as f64));
+        let between = |m: &Self| (from_first(m) - rest.clone()).square() * m.rows as f64;
         let deviations = sum(&|m| m.deviations.clone() + between(m));
-        Self { rows, mean, deviations }
+        Self { rows, mean: all[0].mean.clone(), rest, deviations }
     }
 
     /// Number of rows.
@@ -123,13 +131,14 @@ impl BatchNorm {
     /// Normalizes rows by the running averages, on any device.
     pub fn evaluate(&self, x: Tensor<2>) -> Tensor<2> {
         let (mean, var) = self.running();
-        self.normalized(x, mean * SCALE, var * SCALE * SCALE)
+        let rest = mean.zeros_like();
+        self.normalized(x, [mean * SCALE, rest], var * SCALE * SCALE)
     }
 
     /// Normalizes rows by the statistics of a batch that they are part of.
     pub fn forward_with(&self, x: Tensor<2>, batch: &Moments) -> Tensor<2> {
         let var = batch.deviations.clone() / batch.rows as f64;
-        self.normalized(x, batch.mean.clone(), var)
+        self.normalized(x, [batch.mean.clone(), batch.rest.clone()], var)
     }
 
     /// Moves the running averages towards the statistics of a batch. Once a batch, after its parts are
@@ -147,7 +156,7 @@ impl BatchNorm {
             state.value_sync();
         };
         let unbiased = batch.deviations.clone() / SCALE / (batch.rows - 1) as f64 / SCALE;
-        follow(&self.running_mean, batch.mean.clone() / SCALE);
+        follow(&self.running_mean, (batch.mean.clone() + batch.rest.clone()) / SCALE);
         // Beyond, the average could not come back.
         follow(&self.running_var, unbiased.clamp_max(f32::MAX / 2.0));
         Ok(())
@@ -172,10 +181,11 @@ impl BatchNorm {
         ids.0
     }
 
-    /// Mean and variance are those of scaled rows.
-    fn normalized(&self, x: Tensor<2>, mean: Tensor<1>, var: Tensor<1>) -> Tensor<2> {
+    /// Mean, in two parts, and variance are those of scaled rows.
+    fn normalized(&self, x: Tensor<2>, [mean, rest]: [Tensor<1>; 2], var: Tensor<1>) -> Tensor<2> {
         widened(x, |x| {
-            let y = (x * SCALE - mean.unsqueeze()) / (var + scaled_eps(self.eps)).sqrt().unsqueeze();
+            let centred = x * SCALE - mean.unsqueeze() - rest.unsqueeze();
+            let y = centred / (var + scaled_eps(self.eps)).sqrt().unsqueeze();
             y * self.gamma.val().unsqueeze() + self.beta.val().unsqueeze()
         })
     }

@@ -1,4 +1,4 @@
-use crate::{About, affine, in_f32, scaled_eps};
+use crate::{About, affine, centred, in_f32, scaled_eps};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -57,7 +57,7 @@ impl GroupNorm {
         in_f32(x, |x| {
             let x = x.reshape([sequences, rows / sequences, self.groups, width / self.groups]);
             let mean = |x: Tensor<4>| x.mean_dim(3).mean_dim(1);
-            let centred = x.clone() - mean(x);
+            let centred = centred(x, mean);
             let var = mean(centred.clone().square());
             let y = (centred / (var + scaled_eps(self.eps)).sqrt()).reshape(shape);
             affine(y, self.gamma.as_ref(), self.beta.as_ref())

@@ -1,4 +1,4 @@
-use crate::{About, affine, in_f32, scaled_eps};
+use crate::{About, affine, centred, in_f32, scaled_eps};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -9,7 +9,7 @@ pub(crate) fn default_eps() -> f64 {
     1e-5
 }
 
-/// LayerNorm (arXiv:1607.06450, eq. 4), with the biased variance in two passes.
+/// LayerNorm (arXiv:1607.06450, eq. 4), with the biased variance of the differences from the mean.
 #[derive(Module, Debug)]
 pub struct LayerNorm {
     gamma: Option<Param<Tensor<1>>>,
@@ -40,7 +40,7 @@ impl LayerNorm {
             }
         }
         in_f32(x, |x| {
-            let centred = x.clone() - x.mean_dim(D - 1);
+            let centred = centred(x, |x| x.mean_dim(D - 1));
             let var = centred.clone().square().mean_dim(D - 1);
             let y = centred / (var + scaled_eps(self.eps)).sqrt();
             affine(y, self.gamma.as_ref(), self.beta.as_ref())

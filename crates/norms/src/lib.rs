@@ -9,7 +9,8 @@
 //! Statistics are computed in f32 whatever the type of the activations is, in two passes, with `eps`
 //! inside the root; the result is rounded once, to the type of the input. They are those of
 //! `x 2^-32`, with `eps` scaled alike: a power of two changes no digit, and squares stay finite up to
-//! |x| of 1e28 instead of 1e19. A row beyond that becomes 0, as x / inf is; one that holds a NaN becomes
+//! |x| of 1e28 instead of 1e19. A mean that is taken off is so in two steps, the second one of the differences, so that
+//! rows with a large mean lose no digit. A row beyond that becomes 0, as x / inf is; one that holds a NaN becomes
 //! NaN; the other rows do not notice, but for those that a norm of the batch or the sequence puts together. `eps` must be at least 1e-18 (1e-9 where it is compared with a
 //! length), or its scaled form would vanish.
 
@@ -441,6 +442,16 @@ fn affine<const D: usize>(
         Some(beta) => y + beta.val().unsqueeze(),
         None => y,
     }
+}
+
+/// `x` minus its `mean`, which keeps the shape of `x` but for the axes that it is taken over.
+///
+/// A mean is rounded at the size of the numbers, not of their differences: of rows around 1e4 by 5e-4. The mean of what
+/// is left makes up for it; as it is 0 but for rounding, nothing flows through it.
+fn centred<const D: usize>(x: Tensor<D>, mean: impl Fn(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
+    let x = x.clone() - mean(x);
+    let rest = mean(x.clone().detach());
+    x - rest
 }
 
 /// What a row is multiplied by before its statistics are taken.

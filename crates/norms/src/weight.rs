@@ -1,7 +1,7 @@
 //! Norms of weights in the place of norms of activations: what a linear layer's stored matrix becomes before
 //! it is used. Matrices are `[fan_in, fan_out]`, a unit is a column.
 
-use crate::About;
+use crate::{About, centred};
 use burn::module::{Module, Param};
 use burn::nn::Identity;
 use burn::tensor::{Device, Tensor};
@@ -145,7 +145,7 @@ impl Direction {
     pub fn calibrated(v: Tensor<2>, x: Tensor<2>) -> (Self, Tensor<1>) {
         let t = x.matmul(direction(v));
         let mean = t.clone().mean_dim(0);
-        let std = (t - mean.clone()).square().mean_dim(0).sqrt();
+        let std = centred(t, |t| t.mean_dim(0)).square().mean_dim(0).sqrt();
         let g = std.clone().recip().squeeze_dim(0);
         (Self { g: Param::from_tensor(g) }, (mean / std).neg().squeeze_dim(0))
     }
@@ -171,7 +171,7 @@ impl Standardized {
     /// The standardized columns of `w`.
     pub fn forward(&self, w: Tensor<2>) -> Tensor<2> {
         let fan_in = w.dims()[0] as f64;
-        let centred = w.clone() - w.mean_dim(0);
+        let centred = centred(w, |w| w.mean_dim(0));
         let var = centred.clone().square().mean_dim(0);
         let size = match self.flavour {
             Flavour::Timm => (var + self.eps).sqrt() * fan_in.sqrt(),

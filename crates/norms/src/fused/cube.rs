@@ -53,8 +53,11 @@ struct Norm {
     centred: bool,
 }
 
-/// Input, gamma, and (mean of the scaled row, 1 / std of the scaled row) of each row.
+/// Input, gamma, and of each row its [`STATISTICS`].
 type State = [FloatTensor<Cube>; 3];
+
+/// Mean of the scaled row, what it lacks for being rounded, and 1 / std of the scaled row.
+const STATISTICS: usize = 3;
 
 impl Norm {
     fn apply(
@@ -125,7 +128,7 @@ impl Backward<Cube, 3> for Norm {
 /// What a GPU backend has to have; the attribute also makes it an operation that fusion can defer.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait NormKernels: Backend {
-    /// y, and the statistics `[rows, 2]`.
+    /// y, and the statistics `[rows, 3]`.
     #[fusion(meta = |x, _, _, _, _, _| (x.clone(), statistics_of(x)))]
     fn norm_forward(
         x: FloatTensor<Self>,
@@ -153,7 +156,7 @@ use burn::backend::fusion::custom::TensorSpec;
 #[cfg(feature = "fusion")]
 fn statistics_of(x: &TensorSpec) -> TensorSpec {
     let width = x.shape[x.shape.num_dims() - 1];
-    TensorSpec::new(Shape::new([x.shape.num_elements() / width, 2]), DType::F32)
+    TensorSpec::new(Shape::new([x.shape.num_elements() / width, STATISTICS]), DType::F32)
 }
 
 #[cfg(feature = "fusion")]
@@ -188,7 +191,7 @@ impl NormKernels for CubeBackend {
         let [x, gamma, beta] = [x, gamma, beta].map(into_contiguous);
         let rows = x.meta.num_elements() / gamma.meta.num_elements();
         let y = empty(&x, x.meta.shape().clone());
-        let statistics = empty(&x, Shape::new([rows, 2]));
+        let statistics = empty(&x, Shape::new([rows, STATISTICS]));
         if rows > 0 {
             let (client, units) = (x.client.clone(), units(&x));
             forward::launch(
@@ -282,7 +285,7 @@ fn forward(
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(units);
     let width = gamma.len();
-    let rows = statistics.len() / 2;
+    let rows = statistics.len() / STATISTICS;
     let unit = UNIT_POS as usize;
     for row in range_stepped(CUBE_POS, rows, CUBE_COUNT) {
         let start = row * width;
@@ -294,15 +297,23 @@ fn forward(
             }
             mean = total(&mut scratch, sum, units) / width as f32;
         }
+        let mut rest = 0.0f32;
+        if centred {
+            let mut sum = 0.0f32;
+            for i in range_stepped(unit, width, units) {
+                sum += x[start + i] * SCALE_F32 - mean;
+            }
+            rest = total(&mut scratch, sum, units) / width as f32;
+        }
         let mut squares = 0.0f32;
         for i in range_stepped(unit, width, units) {
-            let v = x[start + i] * SCALE_F32 - mean;
+            let v = x[start + i] * SCALE_F32 - mean - rest;
             squares += v * v;
         }
         let mean_square = total(&mut scratch, squares, units) / width as f32;
         let inverse = 1.0f32 / (mean_square + eps).sqrt();
         for i in range_stepped(unit, width, units) {
-            let v = (x[start + i] * SCALE_F32 - mean) * inverse * gamma[i];
+            let v = (x[start + i] * SCALE_F32 - mean - rest) * inverse * gamma[i];
             if shifted {
                 y[start + i] = v + beta[i];
             } else {
@@ -310,8 +321,9 @@ fn forward(
             }
         }
         if unit == 0 {
-            statistics[2 * row] = mean;
-            statistics[2 * row + 1] = inverse;
+            statistics[STATISTICS * row] = mean;
+            statistics[STATISTICS * row + 1] = rest;
+            statistics[STATISTICS * row + 2] = inverse;
         }
     }
 }
@@ -333,7 +345,7 @@ fn backward(
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(units);
     let width = gamma.len();
-    let rows = statistics.len() / 2;
+    let rows = statistics.len() / STATISTICS;
     let unit = UNIT_POS as usize;
     let own = CUBE_POS * width;
     for i in range_stepped(unit, width, units) {
@@ -342,12 +354,13 @@ fn backward(
     }
     for row in range_stepped(CUBE_POS, rows, CUBE_COUNT) {
         let start = row * width;
-        let mean = statistics[2 * row];
-        let inverse = statistics[2 * row + 1];
+        let mean = statistics[STATISTICS * row];
+        let rest = statistics[STATISTICS * row + 1];
+        let inverse = statistics[STATISTICS * row + 2];
         let mut sum = 0.0f32;
         let mut product = 0.0f32;
         for i in range_stepped(unit, width, units) {
-            let h = (x[start + i] * SCALE_F32 - mean) * inverse;
+            let h = (x[start + i] * SCALE_F32 - mean - rest) * inverse;
             let d = dy[start + i];
             sum += d * gamma[i];
             product += d * gamma[i] * h;
@@ -360,7 +373,7 @@ fn backward(
         }
         let of_size = total(&mut scratch, product, units) / width as f32;
         for i in range_stepped(unit, width, units) {
-            let h = (x[start + i] * SCALE_F32 - mean) * inverse;
+            let h = (x[start + i] * SCALE_F32 - mean - rest) * inverse;
             dx[start + i] = inverse * SCALE_F32 * (dy[start + i] * gamma[i] - of_mean - h * of_size);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::SCALE;
 use burn::tensor::Tensor;
-use unitgain_kernels::fresh::{Room, WriteRow, fill, map, rows, written_pair};
+use unitgain_kernels::fresh::{Room, WriteRow, fill, map, map_and_sum, rows, written_pair};
 use unitgain_kernels::math::{self, fma};
 use unitgain_kernels::threads::piece;
 use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, run, shape, simd, slice, tensor};
@@ -30,8 +30,11 @@ struct Norm {
     centred: bool,
 }
 
-/// Input, gamma, and (mean of the scaled row, 1 / std of the scaled row) of each row.
+/// Input, gamma, and of each row its [`STATISTICS`].
 type State = (FlexTensor, FlexTensor, Vec<f32>);
+
+/// Mean of the scaled row, what it lacks for being rounded, and 1 / std of the scaled row.
+const STATISTICS: usize = 3;
 
 impl Norm {
     fn apply(
@@ -44,7 +47,7 @@ impl Norm {
         let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
         let (n, width) = (slice(&x).len(), slice(&gamma).len());
         let size = piece(n, width, 1);
-        let sizes = [(n, size), (n / width * 2, size / width * 2)];
+        let sizes = [(n, size), (n / width * STATISTICS, size / width * STATISTICS)];
         let (y, statistics) = written_pair(sizes, |first, y, statistics| {
             let statistics = fill(statistics, |_| 0.0);
             let x = &slice(&x)[first..first + y.len()];
@@ -66,7 +69,7 @@ impl Norm {
             let sums = fill(sums, |_| 0.0);
             let (dgamma, dbeta) = sums.split_at_mut(width);
             let (x, dy) = (&x_values[first..first + dx.len()], &dy[first..first + dx.len()]);
-            let statistics = &statistics[first / width * 2..];
+            let statistics = &statistics[first / width * STATISTICS..];
             (backward(self.centred, x, gamma_values, statistics, dy, dx, dgamma, dbeta), sums)
         });
         // In the order of the rows: the same sums for the same number of threads.
@@ -143,14 +146,19 @@ impl<const F: bool> WriteRow for Forward<'_, F> {
     fn write<'a>(&mut self, row: usize, room: &'a mut Room) -> &'a mut [f32] {
         let width = room.len();
         let share = 1.0 / width as f32;
-        let y = map(room, &self.x[row * width..][..width], |x| x * SCALE_F32);
-        let mean = if self.centred { math::sum(y) * share } else { 0.0 };
-        if self.centred {
-            for y in y.iter_mut() {
-                *y -= mean;
-            }
-        }
-        let inverse = 1.0 / (math::dot::<F>(y, y) * share + self.eps).sqrt();
+        let x = &self.x[row * width..][..width];
+        let (y, mean, rest, squares) = if self.centred {
+            let mean = math::sum_of(x, |x| x * SCALE_F32) * share;
+            let (y, rest) = map_and_sum(room, x, |x| x * SCALE_F32 - mean);
+            let rest = rest * share;
+            let squares = math::subtract_and_square::<F>(y, rest);
+            (y, mean, rest, squares)
+        } else {
+            let y = map(room, x, |x| x * SCALE_F32);
+            let squares = math::dot::<F>(y, y);
+            (y, 0.0, 0.0, squares)
+        };
+        let inverse = 1.0 / (squares * share + self.eps).sqrt();
         match self.beta {
             Some(beta) => {
                 for ((y, gamma), beta) in y.iter_mut().zip(self.gamma).zip(beta) {
@@ -163,7 +171,7 @@ impl<const F: bool> WriteRow for Forward<'_, F> {
                 }
             }
         }
-        (self.statistics[2 * row], self.statistics[2 * row + 1]) = (mean, inverse);
+        self.statistics[STATISTICS * row..][..STATISTICS].copy_from_slice(&[mean, rest, inverse]);
         y
     }
 }
@@ -203,9 +211,9 @@ impl<const F: bool> WriteRow for Backward<'_, F> {
         let width = room.len();
         let share = 1.0 / width as f32;
         let (x, dy) = (&self.x[row * width..][..width], &self.dy[row * width..][..width]);
-        let (mean, inverse) = (self.statistics[2 * row], self.statistics[2 * row + 1]);
+        let [mean, rest, inverse] = [0, 1, 2].map(|i| self.statistics[STATISTICS * row + i]);
         for (h, x) in self.h.iter_mut().zip(x) {
-            *h = (x * SCALE_F32 - mean) * inverse;
+            *h = fma::<F>(x * SCALE_F32 - mean, inverse, -rest * inverse);
         }
         for (((dgamma, dbeta), dy), h) in self.dgamma.iter_mut().zip(self.dbeta.iter_mut()).zip(dy).zip(&self.h) {
             *dgamma = fma::<F>(*dy, *h, *dgamma);
