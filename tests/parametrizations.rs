@@ -1,6 +1,6 @@
 //! What each parametrization promises, on our own model.
 
-use crate::common::{host, max_difference};
+use crate::common::{Scratch, host, max_difference};
 use burn::module::ParamId;
 use burn::tensor::{Device, Int, Tensor};
 use std::cell::RefCell;
@@ -11,7 +11,8 @@ use unitgain_model::{
 };
 use unitgain_residual::two_way;
 use unitgain_train::checkpoint::weights;
-use unitgain_train::coord_check::{Axis, Options, Verdict, run};
+use unitgain_train::coord_check::{Axis, Options, Verdict, resized, run};
+use unitgain_train::sweep::Sweep;
 use unitgain_train::{Batch, OptimizerConfig, RunConfig, Trainer, WeightDecay, read_rows};
 
 const UNIT: Parametrization = Parametrization::u_mup();
@@ -251,6 +252,86 @@ fn depth_parametrizations_pass_the_coordinate_check_over_the_depth() {
     }
     let mup = check(model(Parametrization::mup(32)), 3e-3, Axis::Depth, depths());
     assert!(mup.iter().any(|l| l.name == "last block, stream" && l.verdict == Verdict::Grows), "{mup:#?}");
+}
+
+/// The factor of attention's logits in every block, as the built model has it, and the parameter table.
+fn attention_scales(model: &ModelConfig) -> (Vec<f64>, unitgain_model::ParamTable) {
+    struct Scales(RefCell<Vec<f64>>);
+    impl Probe for Scales {
+        fn stream(&self, _: Point, x: Tensor<2>) -> Tensor<2> {
+            x
+        }
+        fn branch(&self, _: usize, _: Branch, y: Tensor<2>) -> Tensor<2> {
+            y
+        }
+        fn attention(&self, _: usize, _: &Tensor<4>, _: &Tensor<4>, scale: f64) {
+            self.0.borrow_mut().push(scale);
+        }
+    }
+    let (built, table) = model.build(1, &Device::flex()).unwrap();
+    let scales = Scales(RefCell::default());
+    built.forward_probed(Tensor::from_ints([[0, 1, 2]], &Device::flex()), &scales);
+    (scales.0.into_inner(), table)
+}
+
+/// A width that is written down, a width of a sweep and one of a coordinate check or a probe are the same model, whether
+/// heads grow in size or in number.
+#[test]
+fn the_same_sizes_are_the_same_model_in_every_command() {
+    let scratch = Scratch::new("same-sizes");
+    let (base, file) = (scratch.0.join("base.toml"), scratch.0.join("sweep.toml"));
+    let mut compared = 0;
+    for kind in relative(16, 2).into_iter().chain([UNIT, Parametrization::Standard {}]) {
+        let kind = serde_json::to_value(kind).unwrap();
+        let setting = |(key, value): (&String, &serde_json::Value)| format!("{key} = {value}");
+        let kind = kind.as_object().unwrap().iter().map(setting).collect::<Vec<_>>().join(", ");
+        // Heads and head size of the base model, and the head size that was tuned where it is another one.
+        for (heads, head_dim, base_head_dim) in
+            [(4, None, None), (2, Some(8), None), (4, Some(4), None), (1, Some(16), Some(4.0)), (3, Some(8), None)]
+        {
+            if base_head_dim.is_some() && !kind.contains("base_width") {
+                continue;
+            }
+            let more = base_head_dim.map(|size: f64| format!(", base_head_dim = {size:?}")).unwrap_or_default();
+            let text = |width: usize, heads: usize| {
+                let size = head_dim.map(|size: usize| format!("head_dim = {size}")).unwrap_or_default();
+                format!(
+                    "[model]\nd_model = {width}\nn_heads = {heads}\n{size}\nn_layers = 2\ncontext = 8\n\
+                     tie_embeddings = false\nqk_norm = 'rms_norm'\nhead_scale = true\nparametrization = {{ {kind}{more} }}\n\
+                     [data]\ntask = 'markov'\nvocab_size = 8\norder = 1\nbranching = 4\n[optimizer]\nkind = 'adam'"
+                )
+            };
+            std::fs::write(&base, text(16, heads)).unwrap();
+            std::fs::write(&file, "run = 'base.toml'\n[axes]\nwidth = [16, 32, 64]").unwrap();
+            let swept = Sweep::load(&file, &[]).unwrap();
+            let base = RunConfig::parse(&text(16, heads), "base", &[]).unwrap();
+            for run in &swept.plan {
+                let width = run.job.config.model.d_model;
+                let grown = if head_dim.is_some() { heads * width / 16 } else { heads };
+                let (written, _) = RunConfig::parse(&text(width, grown), "written", &[]).unwrap().prepare().unwrap();
+                let (checked, _) = resized(&base, Axis::Width, width).unwrap().prepare().unwrap();
+                let name = format!("{kind} at width {width}, {grown} heads of {head_dim:?}");
+                assert_eq!(written.model, run.job.config.model, "{name}");
+                assert_eq!(written.model, checked.model, "{name}");
+                let (scales, table) = attention_scales(&written.model);
+                assert_eq!((&scales, &table), (&attention_scales(&run.job.config.model).0, &table), "{name}");
+                // What the authors of muP have: sqrt(head size of the base) / head size.
+                let size = head_dim.unwrap_or(width / heads) as f64;
+                let tuned = base_head_dim.unwrap_or(head_dim.unwrap_or(16 / heads) as f64);
+                let want = match kind.as_str() {
+                    kind if kind.contains("u_mup") => 1.0 / size,
+                    kind if kind.contains("standard") => size.powf(-0.5),
+                    _ => tuned.sqrt() / size,
+                };
+                assert!(
+                    scales.len() == 2 && scales.iter().all(|scale| (scale - want).abs() < 1e-12),
+                    "{name} {scales:?}"
+                );
+                compared += 1;
+            }
+        }
+    }
+    assert_eq!(compared, 3 * (6 * 5 + 2 * 4));
 }
 
 /// Coupled decay takes the same part of a hidden weight at every width; independent decay also at every learning rate.

@@ -56,7 +56,7 @@ pub struct ModelConfig {
     /// Number of key/value heads, a divisor of `n_heads`. Default `n_heads`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n_kv_heads: Option<usize>,
-    /// Size of a head. Default `d_model / n_heads`.
+    /// Size of a head. Default `d_model / n_heads`. Where it is set, a parametrization takes it for the base model's too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_dim: Option<usize>,
     /// Width of the MLP. Default `4 d_model`; for gated activations `8/3 d_model`, rounded up to a
@@ -196,6 +196,10 @@ impl ModelConfig {
     pub fn resolved(&self) -> Result<Self, ModelError> {
         let mut c = self.clone();
         c.check_sizes()?;
+        // A head size that is written down is that of every width; one that is left out grows.
+        if let Some(head_dim) = c.head_dim {
+            c.parametrization = c.parametrization.with_constant_head_dim(head_dim);
+        }
         let head_dim = *c.head_dim.get_or_insert(c.d_model / c.n_heads);
         c.n_kv_heads.get_or_insert(c.n_heads);
         c.d_ff.get_or_insert(match c.activation.is_gated() {

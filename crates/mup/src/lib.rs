@@ -31,8 +31,9 @@ pub enum Parametrization {
     Mup {
         /// Width at which this equals the standard parametrization. Required.
         base_width: usize,
-        /// Head size of the base model. Default `head_dim * base_width / width`: the number of heads
-        /// is the same at every width. With a constant head size set it to `head_dim`.
+        /// Head size of the base model, all that attention's scale counts. Default: `head_dim` where the model sets it,
+        /// as a head size that is the same at every width; else `head_dim * base_width / width`, as the number of heads
+        /// then is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
         /// Which of the paper's three equivalent tables. Default `table_8`, the one that ties embeddings.

@@ -68,7 +68,7 @@ pub enum Verdict {
 /// heads.
 ///
 /// # Errors
-/// [`Error::Config`] where a head does not divide the width, or what is set does not grow to a whole number.
+/// [`Error::Config`] where what is set does not grow to a whole number.
 pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig, Error> {
     let mut config = config.clone();
     let model = &mut config.model;
@@ -76,26 +76,19 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
         Axis::Depth => model.n_layers = size,
         Axis::Width => {
             let width = model.d_model.max(1);
-            let scaled = |key: &str, n: usize| match n.checked_mul(size).filter(|all| all.is_multiple_of(width)) {
-                Some(all) => Ok(all / width),
-                None => {
-                    let problem = format!(
-                        "{n} at width {width} is no whole number at width {size}; leave it out, or take other widths"
-                    );
-                    Err(Error::config(key, problem))
-                }
+            let scaled = |key: &str, n: usize, leave: &str| {
+                let problem = || {
+                    format!("{n} at width {width} is no whole number at width {size}; {leave}, or take other widths")
+                };
+                let all = n.checked_mul(size).filter(|all| all.is_multiple_of(width));
+                all.map(|all| all / width).ok_or_else(|| Error::config(key, problem()))
             };
             if let Some(head_dim) = model.head_dim {
-                if !size.is_multiple_of(head_dim) {
-                    let problem =
-                        format!("width {size} is not a multiple of model.head_dim = {head_dim}, which is set");
-                    return Err(Error::config("model.d_model", problem));
-                }
-                model.n_kv_heads = model.n_kv_heads.map(|n| scaled("model.n_kv_heads", n)).transpose()?;
-                model.n_heads = size / head_dim;
-                model.parametrization = model.parametrization.with_constant_head_dim(head_dim);
+                let leave = format!("leave out model.head_dim = {head_dim}, so that heads grow in size");
+                model.n_kv_heads = model.n_kv_heads.map(|n| scaled("model.n_kv_heads", n, &leave)).transpose()?;
+                model.n_heads = scaled("model.n_heads", model.n_heads, &leave)?;
             }
-            model.d_ff = model.d_ff.map(|n| scaled("model.d_ff", n)).transpose()?;
+            model.d_ff = model.d_ff.map(|n| scaled("model.d_ff", n, "leave it out")).transpose()?;
             model.d_model = size;
         }
     }
