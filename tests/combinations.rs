@@ -118,6 +118,13 @@ fn combinations_are_refused_or_warned_of() {
         ..tiny()
     };
     assert!(free.warnings().unwrap().is_empty() && free.resolved().unwrap().norms().count() == 0);
+    // Whatever makes the writers 0, what is 0 has no direction; where it is a gain that is 0 nothing is lost.
+    for (name, placement) in [("zero", Placement::PreNorm {}), ("fixup", Placement::None {})] {
+        let of = |weight_norm| ModelConfig { init: init(name), placement, weight_norm, ..tiny() }.resolved();
+        let problem = of(WeightNormConfig::WeightNorm {}).unwrap_err().to_string();
+        assert!(problem.contains("has no direction") && problem.contains("scaled_weight_standardization"), "{problem}");
+        assert!(of(standardized).is_ok() && of(WeightNormConfig::None {}).is_ok(), "{name}");
+    }
     let mut met = Vec::new();
     for config in refused {
         let problem = config.resolved().unwrap_err().to_string();

@@ -5,7 +5,7 @@ use crate::common::{draw, host, max_difference, shaken, values};
 use burn::tensor::{Device, Tensor, TensorData};
 use unitgain_model::{
     Activation, AttentionScale, EmbeddingScale, ModelConfig, ModelError, NormConfig, Observe, Placement, Position,
-    QkNormOver, ScaleConfig, WeightNormConfig,
+    QkNormOver, ScaleConfig, Scheme, WeightNormConfig,
 };
 use unitgain_norms::NormSite;
 use unitgain_norms::weight::Flavour;
@@ -119,6 +119,7 @@ fn gradients_of_every_placement_and_scale_are_those_of_finite_differences() {
             let loss = |x: Tensor<2>| (block(x) * weights.clone()).sum();
             let x = draw("fd/x", 4, 16, &device).require_grad();
             let gradient = host(x.grad(&loss(x.clone()).backward()).unwrap());
+            assert!(gradient.iter().any(|g| g.abs() > 1e-2), "{placement:?} {scale:?}: nothing depends on the input");
             let exact: f64 = gradient.iter().zip(host(direction.clone())).map(|(g, d)| f64::from(g * d)).sum();
             // Errors of the two steps: of the curvature, and of f32's digits.
             let measured = |step: f64| {
@@ -242,15 +243,95 @@ fn every_other_setting_trains_and_leaves_no_parameter_without_a_gradient() {
     println!("{trained} models trained, {refused} refused");
 }
 
+/// Of every accepted combination of what is drawn, normalized and starts at 0: after three steps every parameter has had a
+/// gradient.
+#[test]
+fn no_accepted_combination_of_init_weight_norm_placement_and_scale_is_dead() {
+    let mut accepted = Vec::new();
+    let mut refused = 0;
+    for init in Scheme::all() {
+        for weight_norm in WeightNormConfig::ALL {
+            for placement in Placement::ALL {
+                for scale in ScaleConfig::ALL {
+                    for (zero_writers, zero_query) in [(false, false), (false, true), (true, false), (true, true)] {
+                        let model = ModelConfig {
+                            vocab_size: Some(4),
+                            context: 4,
+                            d_model: 8,
+                            n_layers: 2,
+                            n_heads: 2,
+                            d_ff: Some(12),
+                            bias: true,
+                            attention_bias: Some(false),
+                            init: Some(init),
+                            weight_norm,
+                            placement,
+                            scale,
+                            zero_writers,
+                            zero_query,
+                            ..ModelConfig::default()
+                        };
+                        match model.resolved() {
+                            Ok(_) => accepted.push(model),
+                            Err(ModelError::Combination { .. }) => refused += 1,
+                            Err(e) => panic!("{e}"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+    let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let started = std::time::Instant::now();
+    let dead: Vec<String> = std::thread::scope(|scope| {
+        let part = |part: usize| accepted.iter().skip(part).step_by(workers).filter_map(dead);
+        let parts: Vec<_> = (0..workers).map(|i| scope.spawn(move || part(i).collect::<Vec<_>>())).collect();
+        parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+    });
+    println!("{} accepted, {refused} refused, {:?}", accepted.len(), started.elapsed());
+    let some: Vec<_> = dead.iter().take(20).collect();
+    assert!(dead.is_empty(), "{} of {} are dead: {some:#?}", dead.len(), accepted.len());
+    assert!(accepted.len() > 2000 && refused > 2000);
+}
+
+/// What of a model has no gradient in four steps, the last of which sees three updates; None where all has.
+fn dead(model: &ModelConfig) -> Option<String> {
+    let task = DataConfig::Markov { vocab_size: 4, order: 1, branching: 2, seed: 0 }.load(4).unwrap();
+    let clip = ClipConfig::default();
+    let mut trainer = Trainer::new(model, OptimizerConfig::default(), clip, 1, &Device::flex()).unwrap();
+    let trainable = |(_, entry): &(usize, &unitgain_model::ParamEntry)| entry.role().is_trainable();
+    let mut dead: Vec<usize> = trainer.table.iter().enumerate().filter(trainable).map(|(i, _)| i).collect();
+    for step in 0..4 {
+        let (next, row) = trainer.step(&[task.batch(1, Split::Train, step, 0..2)], 1e-2, false);
+        trainer = next;
+        let squares = read_rows(&[row]).remove(0).squares;
+        dead.retain(|i| !(squares[*i] > 0.0 && squares[*i].is_finite()));
+        if dead.is_empty() {
+            return None;
+        }
+    }
+    let dead: Vec<&str> = dead.into_iter().map(|i| trainer.table.entries()[i].path.as_str()).collect();
+    let ModelConfig { init, weight_norm, placement, scale, zero_writers, zero_query, .. } = model;
+    Some(format!("{init:?} {weight_norm:?} {placement:?} {scale:?} {zero_writers} {zero_query}: {dead:?}"))
+}
+
 #[test]
 fn with_zero_writers_a_block_is_what_its_placement_makes_of_nothing() {
     let device = Device::flex();
     let x = draw("nothing", 8, 16, &device);
+    let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
+    let init = |name: &str| Scheme::all().into_iter().find(|scheme| scheme.about().0 == name);
+    // Zeros that a scheme draws are kept where a weight's size is divided out.
+    let kinds = [
+        (WeightNormConfig::None {}, true, None),
+        (standardized, true, None),
+        (WeightNormConfig::None {}, false, init("zero")),
+        (standardized, false, init("zero")),
+        (standardized, false, init("fixup")),
+    ];
+    let mut compared = 0;
     for placement in Placement::ALL {
-        for weight_norm in [
-            WeightNormConfig::None {},
-            WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None },
-        ] {
+        for (weight_norm, zero_writers, init) in kinds {
             let config = ModelConfig {
                 vocab_size: Some(2),
                 context: 8,
@@ -259,10 +340,15 @@ fn with_zero_writers_a_block_is_what_its_placement_makes_of_nothing() {
                 n_heads: 2,
                 placement,
                 weight_norm,
-                zero_writers: true,
+                zero_writers,
+                init,
                 final_norm: Some(placement.is_dual()),
                 ..ModelConfig::default()
             };
+            if init.is_some() && config.resolved().is_err() {
+                continue;
+            }
+            compared += 1;
             let (model, _) = config.build(1, &device).unwrap();
             let mut stream = Vec::new();
             let mut note = |_, x: &Tensor<2>| stream.push(host(x.clone()));
@@ -278,7 +364,9 @@ fn with_zero_writers_a_block_is_what_its_placement_makes_of_nothing() {
                 }
             }
             let difference = max_difference(&stream[2], &host(nothing.x));
-            assert!(difference < 1e-6, "{placement:?} {weight_norm:?}: {difference}");
+            assert!(difference < 1e-6, "{placement:?} {weight_norm:?} {init:?}: {difference}");
         }
     }
+    // All placements twice, fixup without norms alone.
+    assert!(compared > 2 * 17 + 2 * 10, "{compared}");
 }

@@ -144,13 +144,14 @@ pub static RULES: &[Rule] = &[
         applies: |c| c.zero_writers && any(c, |b| b.has_norm_at(Position::AfterBranch) && !b.norm.has_gain()),
     },
     Rule {
-        pair: "zero_writers = true and weight_norm = \"weight_norm\"",
+        pair: "zero_writers = true, or init = \"fixup\" or \"zero\", and weight_norm = \"weight_norm\"",
         verdict: Verdict::Refuse,
-        reason: "a weight of length 0 has no direction",
-        fix: "Leave zero_writers out, or set weight_norm = \"scaled_weight_standardization\", whose gain can start at 0",
+        reason: "a weight of length 0 has no direction, so that neither of them ever gets a gradient",
+        fix: "Leave zero_writers out and take another init, or set weight_norm = \"scaled_weight_standardization\", whose \
+              gain can start at 0",
         applies: |c| {
             let writes = any(c, |b| !b.has_norm_at(Position::AfterBranch));
-            c.zero_writers && writes && c.weight_norm == WeightNormConfig::WeightNorm {}
+            zeroes(c) && writes && c.weight_norm == WeightNormConfig::WeightNorm {}
         },
     },
     Rule {

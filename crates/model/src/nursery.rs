@@ -131,7 +131,8 @@ impl<'a> Nursery<'a> {
             _ => return None,
         };
         let behind = |layer| self.config.axes(layer, branch).has_norm_at(Position::AfterBranch);
-        match self.config.zero_writers {
+        // What a scheme draws as 0 would be drawn anew where its size is divided out.
+        match self.config.zero_writers || (self.scheme.zeroes_writers() && self.standardized(role)) {
             false => None,
             true if self.block.is_some_and(behind) => Some(Zero::NormGain),
             true if self.config.weight_norm.divides_by_size() => Some(Zero::WeightGain),
