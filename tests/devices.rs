@@ -27,7 +27,11 @@ fn two_steps_of_every_placement_are_those_of_the_cpu() {
         let model = ModelConfig { placement, n_layers: 2, ..tiny() };
         let want = composed(|| two_steps(&model, &Device::flex()));
         let got = two_steps(&model, &device);
+        assert_eq!(got.len(), want.len());
         for (got, want) in got.iter().zip(&want) {
+            assert!(want.loss > 0.0 && want.grad_norm() > 0.0, "{placement:?}: there is nothing to compare");
+            assert!(want.stream_rms.len() == 2 && want.stream_rms.iter().all(|rms| *rms > 0.0), "{placement:?}");
+            assert_eq!(got.stream_rms.len(), want.stream_rms.len());
             let close = |got: f32, want: f32| (got - want).abs() <= 1e-3 * want.abs().max(1e-3);
             assert!(close(got.loss, want.loss), "{placement:?}: loss {} instead of {}", got.loss, want.loss);
             assert!(close(got.grad_norm(), want.grad_norm()), "{placement:?}: gradient norm");

@@ -11,7 +11,7 @@ use unitgain_model::{
 };
 use unitgain_residual::two_way;
 use unitgain_train::checkpoint::weights;
-use unitgain_train::coord_check::{Axis, Options, Verdict, resized, run};
+use unitgain_train::coord_check::{Axis, Conclusion, Options, Report, Verdict, resized, run};
 use unitgain_train::sweep::Sweep;
 use unitgain_train::{Batch, OptimizerConfig, RunConfig, Trainer, WeightDecay, read_rows};
 
@@ -214,7 +214,7 @@ fn sizes_at_init(
     sizes.seen.into_inner().into_iter().map(size).collect()
 }
 
-fn check(model: ModelConfig, lr: f64, axis: Axis, sizes: Vec<usize>) -> Vec<unitgain_train::coord_check::Layer> {
+fn check(model: ModelConfig, lr: f64, axis: Axis, sizes: Vec<usize>) -> Report {
     let text = "[data]\ntask = 'markov'\nvocab_size = 16\norder = 1\nbranching = 4\n[train]\nbatch_size = 4";
     let mut config = RunConfig::parse(text, "test", &[]).unwrap();
     config.model = ModelConfig { vocab_size: None, context: 16, ..model };
@@ -231,12 +231,13 @@ fn every_parametrization_passes_the_coordinate_check_over_the_width() {
     let all = relative(32, 2).into_iter().map(|p| (model(p), 3e-3));
     for (model, lr) in all.chain([(ModelConfig { init: None, ..model(UNIT) }, 0.1)]) {
         let name = model.parametrization;
-        let layers = check(model, lr, Axis::Width, widths());
-        assert!(layers.iter().all(|l| l.verdict != Verdict::Grows), "{name:?} {layers:#?}");
-        assert!(layers.iter().any(|l| l.verdict == Verdict::Holds), "{name:?}");
+        let report = check(model, lr, Axis::Width, widths());
+        assert_eq!(report.conclusion(), Conclusion::Holds, "{name:?} {report:#?}");
+        assert!(report.layers.iter().any(|l| l.verdict == Verdict::Holds), "{name:?}");
     }
     let standard = check(model(Parametrization::Standard {}), 3e-3, Axis::Width, widths());
-    assert!(standard.iter().filter(|layer| layer.verdict == Verdict::Grows).count() >= 5, "{standard:#?}");
+    assert_eq!(standard.conclusion(), Conclusion::Fails);
+    assert!(standard.layers.iter().filter(|layer| layer.verdict == Verdict::Grows).count() >= 5, "{standard:#?}");
 }
 
 /// And over the depth under those that count it.
@@ -247,11 +248,11 @@ fn depth_parametrizations_pass_the_coordinate_check_over_the_depth() {
     let complete = |alpha| Parametrization::CompleteP { base_width: 32, base_depth: 2, base_head_dim: None, alpha };
     let depth = Parametrization::DepthMup { base_width: 32, base_depth: 2, base_head_dim: None };
     for parametrization in [complete(1.0), complete(0.5), depth] {
-        let layers = check(model(parametrization), 3e-3, Axis::Depth, depths());
-        assert!(layers.iter().all(|l| l.verdict != Verdict::Grows), "{parametrization:?} {layers:#?}");
+        let report = check(model(parametrization), 3e-3, Axis::Depth, depths());
+        assert_eq!(report.conclusion(), Conclusion::Holds, "{parametrization:?} {report:#?}");
     }
     let mup = check(model(Parametrization::mup(32)), 3e-3, Axis::Depth, depths());
-    assert!(mup.iter().any(|l| l.name == "last block, stream" && l.verdict == Verdict::Grows), "{mup:#?}");
+    assert!(mup.layers.iter().any(|l| l.name == "last block, stream" && l.verdict == Verdict::Grows), "{mup:#?}");
 }
 
 /// The factor of attention's logits in every block, as the built model has it, and the parameter table.

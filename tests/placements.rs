@@ -302,7 +302,7 @@ fn dead(model: &ModelConfig) -> Option<String> {
     let trainable = |(_, entry): &(usize, &unitgain_model::ParamEntry)| entry.role().is_trainable();
     let mut dead: Vec<usize> = trainer.table.iter().enumerate().filter(trainable).map(|(i, _)| i).collect();
     for step in 0..4 {
-        let (next, row) = trainer.step(&[task.batch(1, Split::Train, step, 0..2)], 1e-2, false);
+        let (next, row) = trainer.step(&[task.batch(1, step, 0..2)], 1e-2, false);
         trainer = next;
         let squares = read_rows(&[row]).remove(0).squares;
         dead.retain(|i| !(squares[*i] > 0.0 && squares[*i].is_finite()));

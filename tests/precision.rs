@@ -12,6 +12,7 @@ fn rms(x: &[f32]) -> f32 {
 
 /// rms of the difference as a part of the rms.
 fn error(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
     let difference: Vec<f32> = got.iter().zip(want).map(|(a, b)| a - b).collect();
     rms(&difference) / rms(want)
 }
@@ -104,6 +105,7 @@ fn bf16_trains_f32_weights() {
         assert!((want - got).abs() < 0.02, "step {step}: {got} instead of {want}");
     }
     let is_bf16 = |x: &f32| x.to_bits() & 0xffff == 0;
-    let matrices = weights.iter().filter(|(_, shape, _)| shape.len() == 2);
-    matrices.for_each(|(path, _, values)| assert!(!values.iter().all(is_bf16), "{path}"));
+    let matrices: Vec<_> = weights.iter().filter(|(_, shape, _)| shape.len() == 2).collect();
+    assert_eq!(matrices.len(), 2 + 3 * 6);
+    matrices.iter().for_each(|(path, _, values)| assert!(!values.iter().all(is_bf16), "{path}"));
 }

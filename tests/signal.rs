@@ -114,7 +114,7 @@ fn weights_that_are_not_finite_have_no_singular_values() {
 #[test]
 fn a_coordinate_check_tells_mup_from_standard() {
     use unitgain_model::Parametrization;
-    use unitgain_train::coord_check::{Axis, Options, Verdict, run};
+    use unitgain_train::coord_check::{Axis, Conclusion, Options, Verdict, run};
     let check = |parametrization, lr| {
         let mut config = config(Placement::PreNorm {}, 2);
         config.model = ModelConfig {
@@ -130,10 +130,119 @@ fn a_coordinate_check_tells_mup_from_standard() {
         run(&config, &options, &mut || ()).unwrap()
     };
     let mup = check(Parametrization::mup(32), 3e-3);
-    assert!(mup.iter().all(|layer| layer.verdict != Verdict::Grows), "{mup:#?}");
+    assert_eq!(mup.conclusion(), Conclusion::Holds, "{mup:#?}");
     let standard = check(Parametrization::Standard {}, 3e-3);
-    let grows = |name: &str| standard.iter().find(|layer| layer.name == name).unwrap().verdict == Verdict::Grows;
+    assert_eq!(standard.conclusion(), Conclusion::Fails);
+    let grows = |name: &str| standard.layers.iter().find(|layer| layer.name == name).unwrap().verdict == Verdict::Grows;
     assert!(grows("logits") && grows("block 2, stream") && grows("block 1, mlp"), "{standard:#?}");
     assert!(!grows("embedding"));
-    assert!(check(Parametrization::Standard {}, 1e-30).iter().all(|layer| layer.verdict == Verdict::Still));
+}
+
+/// A check of what did not happen does not hold, whatever else moves: decay, statistics of a batch, or the other branches.
+#[test]
+fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
+    use unitgain_model::NormConfig;
+    use unitgain_train::OptimizerConfig;
+    use unitgain_train::coord_check::{Axis, Conclusion, Options, Report, Verdict, run};
+    let sgd = |lr| OptimizerConfig::Sgd { lr, momentum: 0.9, nesterov: false, weight_decay: 0.5 };
+    let adamw = |lr| OptimizerConfig::Adamw { lr, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.5.into() };
+    let check = |axis: Axis, optimizer, steps, change: &dyn Fn(&mut RunConfig)| -> (Report, String) {
+        let mut config = config(Placement::PreNorm {}, 2);
+        config.model = ModelConfig { d_model: 16, context: 12, tie_embeddings: false, ..config.model };
+        config.optimizer = optimizer;
+        change(&mut config);
+        let sizes = if axis == Axis::Width { vec![16, 32, 64] } else { vec![1, 2, 4] };
+        let options = Options { axis, sizes, steps, seeds: 1, tolerance: 1e9 };
+        let report = run(&config, &options, &mut || ()).unwrap();
+        let said = report.said(&options);
+        (report, said)
+    };
+    let named = |report: &Report, verdict: Verdict| -> Vec<String> {
+        report.layers.iter().filter(|layer| layer.verdict == verdict).map(|layer| layer.name.clone()).collect()
+    };
+    for axis in [Axis::Width, Axis::Depth] {
+        // With everything in motion it does hold, at so wide a tolerance.
+        let (report, said) = check(axis, adamw(1e-2), 2, &|_| ());
+        assert_eq!(report.conclusion(), Conclusion::Holds, "{said} {report:#?}");
+        // Parameters that start at 0 take any step, however small, and are still nothing.
+        let changes: [&dyn Fn(&mut RunConfig); 4] = [
+            &|_| (),
+            &|config| config.model.norm = NormConfig::BatchNorm { eps: 1e-5, momentum: 0.5 },
+            &|config| (config.model.zero_query, config.model.zero_readout) = (true, true),
+            &|config| {
+                (config.model.placement, config.model.scale) =
+                    (Placement::None {}, ScaleConfig::ReZero { shared: false })
+            },
+        ];
+        for (i, change) in changes.into_iter().enumerate() {
+            for optimizer in [sgd(1e-30), adamw(1e-30), adamw(1e-12)] {
+                let (report, said) = check(axis, optimizer, 2, change);
+                assert_eq!(report.conclusion(), Conclusion::NothingMoved, "{i}: {report:#?}");
+                assert!(said.contains("nothing moved") && said.contains("learning rate"), "{said}");
+            }
+        }
+        // Every branch is dead beside a stream that moves: what it writes is below what the stream can hold.
+        let (report, said) =
+            check(axis, adamw(1e-2), 2, &|config| config.model.scale = ScaleConfig::Constant { value: 1e-30 });
+        assert_eq!(report.conclusion(), Conclusion::Undecided, "{report:#?}");
+        let still = named(&report, Verdict::Still);
+        assert!(still.iter().any(|name| name.ends_with("mlp")) && still.iter().any(|name| name.ends_with("attention")));
+        assert!(
+            !still.iter().any(|name| name == "embedding" || name == "logits" || name.ends_with("stream")),
+            "{still:?}"
+        );
+        assert!(said.contains("did not move") && still.iter().all(|name| said.contains(name.as_str())), "{said}");
+        // Everything behind a head of zeros waits for it: the first step says nothing, and the later ones are told.
+        let waits = |steps| check(axis, adamw(1e-2), steps, &|config| config.model.zero_readout = true).0;
+        let report = waits(1);
+        assert_eq!(
+            (report.conclusion(), named(&report, Verdict::Holds)),
+            (Conclusion::Undecided, vec!["logits".into()])
+        );
+        let report = waits(3);
+        assert_eq!(report.conclusion(), Conclusion::Holds, "{report:#?}");
+        let stream = report.layers.iter().find(|layer| layer.name.ends_with("stream")).unwrap();
+        assert!(stream.slopes[0].is_nan() && stream.slopes[1].is_finite(), "{stream:?}");
+        // What is no number holds nothing.
+        let (report, said) = check(axis, sgd(1e30), 3, &|config| config.train.clip = 0.0.into());
+        assert_eq!(report.conclusion(), Conclusion::Fails, "{report:#?}");
+        assert!(
+            report.layers.iter().any(|layer| layer.verdict == Verdict::Overflows) && said.contains("overflow"),
+            "{said}"
+        );
+    }
+    // A decay that undoes nothing is no movement, and with a gradient it changes nothing of the verdict.
+    let free = |decay: f64| {
+        let optimizer = OptimizerConfig::Adamw { lr: 1e-2, betas: [0.9, 0.95], eps: 1e-8, weight_decay: decay.into() };
+        let report = check(Axis::Width, optimizer, 2, &|_| ()).0;
+        report.layers.iter().map(|layer| layer.changes.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(free(0.0), free(0.9));
+    let empty = Report { layers: Vec::new(), targets: 9 };
+    assert_eq!(empty.conclusion(), Conclusion::NothingMoved, "a check of nothing");
+}
+
+/// A text of one character asks for nothing that a model could tell apart.
+#[test]
+fn a_text_of_one_character_decides_nothing() {
+    use unitgain_train::coord_check::{Axis, Conclusion, Options, run};
+    let scratch = crate::common::Scratch::new("one-character");
+    let path = scratch.0.join("a.txt");
+    std::fs::write(&path, "a".repeat(4000)).unwrap();
+    for tokenizer in ["byte", "char"] {
+        for position in ["learned", "none"] {
+            let text = format!(
+                "[model]\ncontext = 8\nd_model = 16\nn_layers = 1\nn_heads = 2\nposition = '{position}'\n[data]\n\
+                 task = 'text'\npath = {path:?}\ntokenizer = '{tokenizer}'\n[train]\nbatch_size = 4"
+            );
+            let config = RunConfig::parse(&text, "test", &[]).unwrap();
+            let options = Options { axis: Axis::Width, sizes: vec![16, 32], steps: 2, seeds: 1, tolerance: 1e9 };
+            let Ok(report) = run(&config, &options, &mut || ()) else {
+                assert_eq!(tokenizer, "char");
+                continue;
+            };
+            assert_eq!(report.targets, 1);
+            assert!(matches!(report.conclusion(), Conclusion::Undecided | Conclusion::NothingMoved), "{report:#?}");
+        }
+    }
 }

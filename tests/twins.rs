@@ -102,7 +102,8 @@ fn gradients(model: &Transformer, batch: usize, time: usize, device: &Device) ->
     let x = tokens(batch, time, 11, device);
     let loss = cross_entropy(model.forward(x.clone()), x, None);
     let gradients = Gradients::backward(&loss, model);
-    (loss.into_scalar::<f32>(), gradients.iter().map(|g| g.map_or(vec![], |g| host(g.clone()))).collect())
+    let gradients = gradients.iter().map(|g| host(g.expect("every parameter has a gradient").clone()));
+    (loss.into_scalar::<f32>(), gradients.collect())
 }
 
 /// Attention, linear layers, activations and the loss, inside of models of every shape.

@@ -53,9 +53,10 @@ pub(crate) fn count_parameters<M: Module>(model: &M) -> usize {
     count.0
 }
 
-/// Largest absolute difference; a NaN is none.
+/// Largest absolute difference; a NaN is none, and neither is that of nothing.
 pub(crate) fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
+    assert!(!a.is_empty(), "there is nothing to differ");
     let largest = |largest: f32, difference: f32| {
         assert!(!difference.is_nan(), "a difference is not a number");
         largest.max(difference)

@@ -1,13 +1,16 @@
 //! Coordinate check: whether what a few steps change in each activation depends on the width, or on the depth
 //! (arXiv:2203.03466, appendix D.1). Under a parametrization that transfers it does not.
+//!
+//! The steps are without weight decay and dropout: what moves is what the gradient moves, and what it does not move says
+//! nothing.
 
 use crate::signal::{attention_logits, mean_and_std, slope};
 use crate::{Batch, Error, RunConfig, Trainer, calibrate, device};
 use burn::tensor::{Device, FloatDType, Tensor};
 use serde::Serialize;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use unitgain_model::{Branch, Point, Probe};
+use std::collections::{BTreeMap, HashSet};
+use unitgain_model::{Branch, Point, Precision, Probe};
 
 /// What is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -41,7 +44,8 @@ pub struct Layer {
     pub name: String,
     /// rms of its change since step 0, over the seeds, by size and step (from step 1).
     pub changes: Vec<Vec<f64>>,
-    /// Slope of log2 of the change over log2 of the size, after each step: mean over seeds.
+    /// Slope of log2 of the change over log2 of the size, after each step: mean over seeds; NaN where it has not yet moved
+    /// at every size and seed.
     pub slopes: Vec<f64>,
     /// Standard deviation of the slopes over seeds; NaN for one seed.
     pub spread: Vec<f64>,
@@ -49,7 +53,7 @@ pub struct Layer {
     pub verdict: Verdict,
 }
 
-/// What the slopes of an activation say.
+/// What the slopes of an activation say. Steps after which it has not yet moved at every size are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -60,8 +64,102 @@ pub enum Verdict {
     /// After every step it is below minus the tolerance: larger models move less. Attention logits and the output do so
     /// under muP where query and head do not start at 0, by 1/sqrt(width) at most.
     Shrinks,
-    /// Nothing moved.
+    /// At some size it did not move by more than rounding, so that there is no slope.
     Still,
+    /// Over seeds the slope spreads by more than the tolerance, and reaches above it.
+    Undecided,
+    /// At some size it became a number that f32 does not have.
+    Overflows,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Every activation.
+    pub layers: Vec<Layer>,
+    /// Number of different tokens that a batch asks for, the fewest of all batches. Where there is but one, nothing has to be
+    /// told from anything.
+    pub targets: usize,
+}
+
+/// What all activations together say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Conclusion {
+    /// Every activation moved, and none moved more in larger models.
+    Holds,
+    /// Some activation moved more in larger models, or overflowed.
+    Fails,
+    /// Some activation did not move, or differs too much between seeds, or there was nothing to learn: no reason to pass.
+    Undecided,
+    /// No activation moved.
+    NothingMoved,
+}
+
+impl Report {
+    /// The verdict of the whole. A check of nothing does not hold.
+    pub fn conclusion(&self) -> Conclusion {
+        let any = |verdicts: &[Verdict]| self.layers.iter().any(|layer| verdicts.contains(&layer.verdict));
+        if self.layers.iter().all(|layer| layer.verdict == Verdict::Still) {
+            Conclusion::NothingMoved
+        } else if any(&[Verdict::Grows, Verdict::Overflows]) {
+            Conclusion::Fails
+        } else if self.targets < 2 || any(&[Verdict::Still, Verdict::Undecided]) {
+            Conclusion::Undecided
+        } else {
+            Conclusion::Holds
+        }
+    }
+
+    /// The conclusion as a sentence, with its reason.
+    pub fn said(&self, options: &Options) -> String {
+        let over = options.axis.name();
+        let names = |verdicts: &[Verdict]| -> Vec<&str> {
+            let with = self.layers.iter().filter(|layer| verdicts.contains(&layer.verdict));
+            with.map(|layer| layer.name.as_str()).collect()
+        };
+        let (still, spread) = (names(&[Verdict::Still]), names(&[Verdict::Undecided]));
+        let (steps, all) = (options.steps, self.layers.len());
+        match self.conclusion() {
+            Conclusion::Holds => format!("holds: what {steps} steps change does not grow with the {over}"),
+            Conclusion::Fails => {
+                let (grow, overflow) = (names(&[Verdict::Grows]).len(), names(&[Verdict::Overflows]).len());
+                let overflow = if overflow > 0 { format!(", and {overflow} overflow") } else { String::new() };
+                format!("fails: {grow} of {all} activations change more with the {over}{overflow}")
+            }
+            Conclusion::NothingMoved => format!(
+                "nothing moved: {steps} steps changed no activation at every {over} by more than rounding, so that there is \
+                 nothing to compare. The learning rate is too small, or the loss has no gradient"
+            ),
+            Conclusion::Undecided if self.targets < 2 => {
+                "undecided: every token that a batch asks for is the same, so \
+                 that there is nothing to tell apart; take other data"
+                    .into()
+            }
+            Conclusion::Undecided if !still.is_empty() => format!(
+                "undecided: {} of {all} activations did not move at every {over}, so that nothing is known of them: {}. Their \
+                 branch is dead, or writes nothing that the stream could hold, or the learning rate or --steps are too small",
+                still.len(),
+                still.join("; ")
+            ),
+            Conclusion::Undecided => format!(
+                "undecided: over seeds the slope of {} of {all} activations spreads by more than the tolerance: {}. Take sizes \
+                 that are further apart",
+                spread.len(),
+                spread.join("; ")
+            ),
+        }
+    }
+}
+
+impl Axis {
+    /// `width` or `depth`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Width => "width",
+            Self::Depth => "depth",
+        }
+    }
 }
 
 /// The model of a configuration at another size: the width with the MLP's, and with a constant head size the number of
@@ -98,10 +196,16 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
 /// Runs every size and seed, telling `progress` when one is done.
 ///
 /// # Errors
-/// As [`RunConfig::prepare`], and for fewer than two sizes.
-pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Vec<Layer>, Error> {
-    if options.sizes.len() < 2 {
-        return Err(Error::config("--widths or --depths", "a slope needs at least two sizes"));
+/// As [`RunConfig::prepare`], and for fewer than two different sizes, no step or no seed.
+pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Report, Error> {
+    let different: HashSet<usize> = options.sizes.iter().copied().collect();
+    if different.len() < 2 || different.len() < options.sizes.len() {
+        return Err(Error::config("--widths or --depths", "a slope needs at least two sizes, all different"));
+    }
+    if let Some((key, _)) =
+        [("--steps", options.steps as u64), ("--seeds", options.seeds)].iter().find(|(_, n)| *n == 0)
+    {
+        return Err(Error::config(key, "0 must be at least 1"));
     }
     if !options.tolerance.is_finite() {
         return Err(Error::config("tolerance", format!("{} must be a number", options.tolerance)));
@@ -113,50 +217,78 @@ pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + 
     device::compute(config, || measured(config, options, progress))
 }
 
-/// rms of the change of each activation, by step.
-type Changes = BTreeMap<Name, Vec<f64>>;
+/// What one activation did.
+struct Movement {
+    /// rms of its change, by step.
+    changes: Vec<f64>,
+    /// The change up to which it may be rounding, or has no effect on what it is added to.
+    floor: f64,
+}
 
-fn measured(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Vec<Layer>, Error> {
+impl Movement {
+    fn moved(&self, step: usize) -> bool {
+        self.changes[step] > self.floor
+    }
+}
+
+type Movements = BTreeMap<Name, Movement>;
+
+fn measured(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Report, Error> {
     // By seed and size.
-    let mut all: Vec<Vec<Changes>> = Vec::new();
+    let mut all: Vec<Vec<Movements>> = Vec::new();
+    let mut targets = usize::MAX;
     for seed in 0..options.seeds {
         let mut of_seed = Vec::new();
         for size in &options.sizes {
             let mut config = resized(config, options.axis, *size)?;
             config.seed += seed;
-            of_seed.push(changes(&config, options)?);
+            let (movements, different) = movements(&config, options)?;
+            of_seed.push(movements);
+            targets = targets.min(different);
             progress();
         }
         all.push(of_seed);
     }
     let names: Vec<Name> = all[0][0].keys().copied().collect();
-    Ok(names.into_iter().map(|name| layer(name, &all, options)).collect())
+    Ok(Report { layers: names.into_iter().map(|name| layer(name, &all, options)).collect(), targets })
 }
 
-fn layer(name: Name, all: &[Vec<Changes>], options: &Options) -> Layer {
+fn layer(name: Name, all: &[Vec<Movements>], options: &Options) -> Layer {
     let seeds = all.len() as f64;
-    let of = |size: usize, step: usize| all.iter().map(|seed| seed[size][&name][step]).sum::<f64>() / seeds;
+    let of = |size: usize, step: usize| all.iter().map(|seed| seed[size][&name].changes[step]).sum::<f64>() / seeds;
     let changes: Vec<Vec<f64>> =
         (0..options.sizes.len()).map(|size| (0..options.steps).map(|step| of(size, step)).collect()).collect();
     let each = |step: usize| -> Vec<f64> {
-        let point = |seed: &Vec<Changes>, i: usize| ((options.sizes[i] as f64).log2(), seed[i][&name][step].log2());
+        let point =
+            |seed: &Vec<Movements>, i: usize| ((options.sizes[i] as f64).log2(), seed[i][&name].changes[step].log2());
         all.iter().map(|seed| slope(&(0..options.sizes.len()).map(|i| point(seed, i)).collect::<Vec<_>>())).collect()
     };
-    let (mut slopes, mut spread) = (Vec::new(), Vec::new());
-    for step in 0..options.steps {
-        let each = each(step);
-        let (mean, std) = mean_and_std(&each);
-        slopes.push(mean);
-        spread.push(std);
+    let has_moved = |step: usize| all.iter().flatten().all(|movements| movements[&name].moved(step));
+    let (slopes, spread) = (0..options.steps)
+        .map(|step| if has_moved(step) { mean_and_std(&each(step)) } else { (f64::NAN, f64::NAN) })
+        .unzip();
+    let has_overflown = changes.iter().flatten().any(|change| !change.is_finite());
+    let mut layer = Layer { name: name.shown(options.axis), changes, slopes, spread, verdict: Verdict::Overflows };
+    if !has_overflown {
+        layer.verdict = verdict(&layer.slopes, &layer.spread, options.tolerance);
     }
-    let verdict = match changes.iter().flatten().all(|change| *change == 0.0) {
-        true => Verdict::Still,
-        // A slope that is no number comes from a change that is 0 or infinite somewhere: no reason to pass.
-        false if slopes.iter().any(|slope| slope.is_nan() || *slope > options.tolerance) => Verdict::Grows,
-        false if slopes.iter().all(|slope| *slope < -options.tolerance) => Verdict::Shrinks,
-        false => Verdict::Holds,
-    };
-    Layer { name: name.shown(options.axis), changes, slopes, spread, verdict }
+    layer
+}
+
+/// Of the slopes after each step, NaN where there is none.
+fn verdict(slopes: &[f64], spread: &[f64], tolerance: f64) -> Verdict {
+    let steps = || slopes.iter().zip(spread).filter(|(slope, _)| !slope.is_nan());
+    if slopes.last().is_none_or(|slope| slope.is_nan()) {
+        Verdict::Still
+    } else if steps().any(|(slope, _)| *slope > tolerance) {
+        Verdict::Grows
+    } else if steps().any(|(slope, spread)| *spread > tolerance && slope + spread > tolerance) {
+        Verdict::Undecided
+    } else if steps().all(|(slope, _)| *slope < -tolerance) {
+        Verdict::Shrinks
+    } else {
+        Verdict::Holds
+    }
 }
 
 /// Which activation; over depth only the first and the last block are compared.
@@ -189,34 +321,62 @@ impl Name {
     }
 }
 
-fn changes(config: &RunConfig, options: &Options) -> Result<Changes, Error> {
+/// What a few steps do to every activation of one model, and how many different tokens its batch asks for.
+fn movements(config: &RunConfig, options: &Options) -> Result<(Movements, usize), Error> {
     let (config, task) = config.prepare()?;
     let plain = device::from_name(&config.backend)?;
-    let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &plain)?
+    let optimizer = config.optimizer.without_decay();
+    let trainer = Trainer::new(&config.model, optimizer, config.train.clip, config.seed, &plain)?
         .with_precision(config.train.precision);
-    let (mut trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
+    let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
+    let mut trainer = trainer.with_dropout(0.0);
     let batch = task.batch(config.seed, 1, 0..config.train.batch_size);
+    let asked = batch.targets.iter().enumerate();
+    let asked = asked.filter(|(i, _)| batch.weights.as_ref().is_none_or(|weights| weights[*i] > 0.0));
+    let targets: HashSet<i32> = asked.map(|(_, target)| *target).collect();
     let layers = config.model.n_layers;
     let first = seen(&trainer, &batch, layers, options.axis, &plain);
-    let mut changes: Changes = first.keys().map(|name| (*name, Vec::new())).collect();
+    let still = |name: &Name| Movement { changes: Vec::new(), floor: floor(*name, &first, config.train.precision) };
+    let mut movements: Movements = first.keys().map(|name| (*name, still(name))).collect();
     for _ in 0..options.steps {
-        (trainer, _) = trainer.step(std::slice::from_ref(&batch), config.optimizer.lr(), false);
+        (trainer, _) = trainer.step(std::slice::from_ref(&batch), optimizer.lr(), false);
         let now = seen(&trainer, &batch, layers, options.axis, &plain);
-        for (name, list) in &mut changes {
-            let (before, after) = (&first[name], &now[name]);
-            let square: f64 = before.iter().zip(after).map(|(a, b)| f64::from(a - b).powi(2)).sum();
-            list.push((square / before.len() as f64).sqrt());
+        for (name, movement) in &mut movements {
+            let change = first[name].iter().zip(&now[name]).map(|(a, b)| f64::from(a - b));
+            movement.changes.push(rms(change));
         }
     }
-    Ok(changes)
+    Ok((movements, targets.len()))
 }
 
-/// Every activation of a batch.
+fn rms(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    (values.map(|x| x * x).sum::<f64>() / count).sqrt()
+}
+
+/// The change of an activation that is no more than rounding. What a branch writes is held against the stream, to which it
+/// is added, so that a branch may start at 0; logits against 1, what a softmax tells apart.
+fn floor(name: Name, first: &BTreeMap<Name, Vec<f32>>, precision: Precision) -> f64 {
+    // Some roundings of f32, and one of bf16, whose changes are far above it at any usual learning rate.
+    let rounding = match precision {
+        Precision::F32 => 2f64.powi(-20),
+        Precision::Bf16 => 2f64.powi(-8),
+    };
+    let size = |name: Name| first.get(&name).map_or(0.0, |values| rms(values.iter().map(|x| f64::from(*x))));
+    let size = match name {
+        Name::Embedding | Name::Stream(_) | Name::Last => size(name),
+        Name::Branch(block, _) => size(Name::Stream(block)),
+        Name::Logits(_) | Name::Output => size(name).max(1.0),
+    };
+    rounding * size
+}
+
+/// Every activation of a batch, as in training but without dropout: a norm of the batch would show its running averages
+/// otherwise, which move without a gradient.
 fn seen(trainer: &Trainer, batch: &Batch, layers: usize, axis: Axis, device: &Device) -> BTreeMap<Name, Vec<f32>> {
-    use burn::module::Module;
     let probe = Seen { layers, axis, all: RefCell::default() };
     let (tokens, _) = batch.tensors(device);
-    trainer.model.valid().forward_probed(tokens, &probe);
+    trainer.model.forward_probed(tokens, &probe);
     probe.all.into_inner()
 }
 
@@ -267,5 +427,62 @@ impl Probe for Seen {
         let Some(block) = self.index(block) else { return };
         let (logits, later) = attention_logits(q.clone(), k.clone(), scale);
         self.note(Name::Logits(block), &logits.mask_fill(later, 0.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: f64 = f64::NAN;
+
+    #[test]
+    fn a_verdict_needs_slopes_and_seeds_that_agree() {
+        for (slopes, spread, expected) in [
+            (&[0.1, 0.2][..], &[0.1, 0.1][..], Verdict::Holds),
+            (&[0.1, 0.3], &[0.0, 0.0], Verdict::Grows),
+            (&[0.3, 0.1], &[9.0, 9.0], Verdict::Grows),
+            (&[-0.3, -0.4], &[0.1, NONE], Verdict::Shrinks),
+            // Steps before it moved are left out, and what never moved has no verdict.
+            (&[NONE, 0.2], &[NONE, 0.1], Verdict::Holds),
+            (&[NONE, 0.3], &[NONE, 0.1], Verdict::Grows),
+            (&[NONE, NONE], &[NONE, NONE], Verdict::Still),
+            (&[0.1, NONE], &[0.1, NONE], Verdict::Still),
+            (&[], &[], Verdict::Still),
+            // A mean that holds and seeds that do not; a spread all of which is below the tolerance.
+            (&[0.1, 0.1], &[0.1, 0.9], Verdict::Undecided),
+            (&[-1.0, -1.0], &[0.5, 0.5], Verdict::Shrinks),
+            // One seed knows nothing of a spread.
+            (&[0.1], &[NONE], Verdict::Holds),
+        ] {
+            assert_eq!(verdict(slopes, spread, 0.25), expected, "{slopes:?} {spread:?}");
+        }
+    }
+
+    #[test]
+    fn every_activation_has_to_hold() {
+        let layer = |verdict| Layer {
+            name: format!("{verdict:?}"),
+            changes: Vec::new(),
+            slopes: Vec::new(),
+            spread: Vec::new(),
+            verdict,
+        };
+        let options = Options { axis: Axis::Depth, sizes: vec![1, 2], steps: 4, seeds: 1, tolerance: 0.25 };
+        use Verdict::{Grows, Holds, Overflows, Shrinks, Still, Undecided};
+        for (verdicts, targets, expected, says) in [
+            (&[Holds, Shrinks][..], 2, Conclusion::Holds, "holds: what 4 steps change does not grow with the depth"),
+            (&[Holds, Grows, Still], 2, Conclusion::Fails, "fails: 1 of 3 activations"),
+            (&[Holds, Overflows], 2, Conclusion::Fails, "1 overflow"),
+            (&[Holds, Still], 2, Conclusion::Undecided, "1 of 2 activations did not move at every depth"),
+            (&[Holds, Undecided], 2, Conclusion::Undecided, "spreads by more than the tolerance: Undecided"),
+            (&[Holds, Holds], 1, Conclusion::Undecided, "is the same"),
+            (&[Still, Still], 2, Conclusion::NothingMoved, "nothing moved"),
+            (&[], 2, Conclusion::NothingMoved, "nothing moved"),
+        ] {
+            let report = Report { layers: verdicts.iter().copied().map(layer).collect(), targets };
+            assert_eq!(report.conclusion(), expected, "{verdicts:?}");
+            assert!(report.said(&options).contains(says), "{}", report.said(&options));
+        }
     }
 }

@@ -193,6 +193,16 @@ impl OptimizerConfig {
         }
     }
 
+    /// The same without weight decay.
+    #[must_use]
+    pub fn without_decay(mut self) -> Self {
+        match &mut self {
+            Self::Adamw { weight_decay, .. } | Self::Lion { weight_decay, .. } => *weight_decay = 0.0.into(),
+            Self::Adam { weight_decay, .. } | Self::Sgd { weight_decay, .. } => *weight_decay = 0.0,
+        }
+        self
+    }
+
     /// Adam's eps; 0 for optimizers without one.
     pub fn eps(self) -> f64 {
         match self {

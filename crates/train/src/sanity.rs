@@ -156,8 +156,21 @@ fn scalar<const D: usize>(x: Tensor<D>) -> f64 {
     f64::from(x.into_scalar::<f32>())
 }
 
+/// Largest size of an entry; NaN where one is no number, which the maximum of a device may pass over.
 fn largest<const D: usize>(x: Tensor<D>) -> f64 {
-    scalar(x.abs().max())
+    let values: Vec<f32> = x.into_data().iter::<f32>().collect();
+    if values.iter().any(|v| v.is_nan()) {
+        return f64::NAN;
+    }
+    values.iter().fold(0.0, |most, v| most.max(f64::from(v.abs())))
+}
+
+/// Largest difference of what has to be the same; NaN where there is nothing but zeros to be the same.
+fn difference<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f64 {
+    match largest(a.clone()) > 0.0 && largest(b.clone()) > 0.0 {
+        true => largest(a - b),
+        false => f64::NAN,
+    }
 }
 
 /// (a) and (b): our norms against burn's, and what a constant added to the input does to them.
@@ -170,10 +183,10 @@ fn norms(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     let burn_layer = LayerNormConfig::new(d).with_epsilon(1e-5).init(device);
     let burn_rms = RmsNormConfig::new(d).with_epsilon(1e-6).init(device);
     vec![
-        largest(layer.forward(x.clone()) - burn_layer.forward(x.clone())),
-        largest(rms.forward(x.clone()) - burn_rms.forward(x.clone())),
-        largest(layer.forward(x.clone() + 5.0) - layer.forward(x.clone())),
-        largest(rms.forward(x.clone() + 5.0) - rms.forward(x)),
+        difference(layer.forward(x.clone()), burn_layer.forward(x.clone())),
+        difference(rms.forward(x.clone()), burn_rms.forward(x.clone())),
+        difference(layer.forward(x.clone() + 5.0), layer.forward(x.clone())),
+        difference(rms.forward(x.clone() + 5.0), rms.forward(x)),
     ]
 }
 
@@ -183,7 +196,8 @@ fn batch_norm(seed: u64, device: &Device) -> Vec<f64> {
     let norm = BatchNorm::new(16, 1e-5, 0.1, &device.clone().autodiff());
     let trained = norm.forward(Tensor::from_inner(x.clone())).inner();
     let evaluated = norm.valid().forward(x);
-    vec![largest(trained.clone() - evaluated), largest(norm.running().0.inner()), largest(trained.mean_dim(0))]
+    let mean = if largest(trained.clone()) > 0.0 { largest(trained.clone().mean_dim(0)) } else { f64::NAN };
+    vec![difference(trained, evaluated), largest(norm.running().0.inner()), mean]
 }
 
 /// (d): gradient norm of the last block's weight over that of the first, at init, in a stack of residual
@@ -237,9 +251,9 @@ pub fn last_over_first(
     }
     let (weight, bias) = linear("sanity/head");
     let gradients = loss(module::linear(stream.x, weight, Some(bias)), seed).backward();
-    let norm = |weight: &Tensor<2>| match weight.grad(&gradients) {
-        Some(gradient) => scalar(gradient.square().sum().sqrt()),
-        None => 0.0,
+    // Without a gradient there is no ratio.
+    let norm = |weight: &Tensor<2>| {
+        weight.grad(&gradients).map_or(f64::NAN, |gradient| scalar(gradient.square().sum().sqrt()))
     };
     norm(&weights[sizes.depth - 1]) / norm(&weights[0])
 }
@@ -290,7 +304,7 @@ fn growth(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     vec![of(ScaleConfig::One {}), of(ScaleConfig::Depth {})]
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
 
@@ -303,5 +317,29 @@ mod tests {
         assert!(!passed(&[1.0, 3.1], [Some(2.0), Some(2.0)]) && !passed(&[1.0], [Some(2.0), None]));
         assert!(passed(&[9.0], [Some(2.0), None]) && !passed(&[9.0], [None, Some(2.0)]));
         assert!(!passed(&[f64::NAN], [None, None]) && !passed(&[f64::INFINITY], [Some(0.0), None]));
+        assert!(!passed(&[], [None, None]), "what was not measured does not hold");
+        assert!(!passed(&[1.0, f64::NAN], [Some(0.0), None]));
+    }
+
+    /// A difference that must be 0 is so of two zeros, and the largest entry may be beside one that is no number.
+    #[test]
+    fn what_is_not_there_is_no_small_difference() {
+        let row = |values: [f32; 3]| Tensor::<1>::from_floats(values, &Device::flex());
+        assert_eq!(difference(row([1.0, 2.0, 3.0]), row([1.0, 2.5, 3.0])), 0.5);
+        assert!(difference(row([0.0; 3]), row([0.0; 3])).is_nan());
+        assert!(difference(row([1.0; 3]), row([0.0; 3])).is_nan());
+        for at in 0..3 {
+            let mut values = [1.0; 3];
+            values[at] = f32::NAN;
+            assert!(largest(row(values)).is_nan() && difference(row(values), row([1.0; 3])).is_nan());
+            assert!(difference(row([1.0; 3]), row(values)).is_nan());
+        }
+        let checks = run(
+            1,
+            Sizes { depth: 2, fan: 8, fan_rows: 8, layers: 1, ..Sizes::default() },
+            &Device::flex(),
+            &mut |_| (),
+        );
+        assert!(checks.iter().all(|check| check.measured.len() == 1 && check.measured[0].is_finite()), "{checks:#?}");
     }
 }

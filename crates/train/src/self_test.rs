@@ -16,8 +16,8 @@ use unitgain_norms::NormSite;
 pub struct Check {
     /// The operation, forward and backward.
     pub operation: &'static str,
-    /// Largest difference from the CPU, in units of the CPU's largest value (of at least 1); what went wrong,
-    /// where it did not run.
+    /// Largest difference from the CPU, in units of the CPU's largest value (of at least 1) of the output or a gradient;
+    /// what went wrong, where it did not run, or there was nothing to compare.
     pub difference: Result<f32, String>,
 }
 
@@ -31,7 +31,10 @@ impl Check {
     }
 }
 
-type Operation = (&'static str, fn(&Device) -> Vec<f32>);
+/// The output of an operation and each of its gradients; why not, where one is missing.
+type Parts = Result<Vec<Vec<f32>>, String>;
+
+type Operation = (&'static str, fn(&Device) -> Parts);
 
 const OPERATIONS: [Operation; 7] = [
     ("matrix product", matrix_product),
@@ -48,9 +51,7 @@ pub fn run(device: &Device, reference: &Device, on_check: &mut dyn FnMut(&Check)
     OPERATIONS
         .iter()
         .map(|(operation, f)| {
-            let want = f(reference);
-            let difference = device::guarded(|| f(device)).and_then(|got| difference(&got, &want));
-            let check = Check { operation, difference };
+            let check = Check { operation, difference: compared(*f, device, reference) };
             on_check(&check);
             check
         })
@@ -115,19 +116,33 @@ fn cache() -> Option<PathBuf> {
     Some(base.join("unitgain/self-test"))
 }
 
+fn compared(f: fn(&Device) -> Parts, device: &Device, reference: &Device) -> Result<f32, String> {
+    let want = device::guarded(|| f(reference)).flatten().map_err(|problem| format!("on the CPU: {problem}"))?;
+    let got = device::guarded(|| f(device)).flatten()?;
+    if got.len() != want.len() || want.is_empty() {
+        return Err(format!("gives {} outputs and gradients instead of {}", got.len(), want.len()));
+    }
+    got.iter().zip(&want).try_fold(0f32, |largest, (got, want)| Ok(largest.max(difference(got, want)?)))
+}
+
+/// Fails where there is nothing that could differ: no numbers, or zeros alone, on either side.
 fn difference(got: &[f32], want: &[f32]) -> Result<f32, String> {
     if got.len() != want.len() {
         return Err(format!("gives {} numbers instead of {}", got.len(), want.len()));
     }
-    let size = want.iter().fold(1f32, |size, v| size.max(v.abs()));
-    let mut largest = 0f32;
-    for (got, want) in got.iter().zip(want) {
-        if !got.is_finite() {
-            return Err(format!("gives {got}"));
-        }
-        largest = largest.max((got - want).abs() / size);
+    if let Some(no_number) = got.iter().find(|v| !v.is_finite()) {
+        return Err(format!("gives {no_number}"));
     }
-    Ok(largest)
+    if let Some(no_number) = want.iter().find(|v| !v.is_finite()) {
+        return Err(format!("cannot be compared, as the CPU gives {no_number}"));
+    }
+    for (who, values) in [("the CPU", want), ("it", got)] {
+        if values.iter().all(|v| *v == 0.0) {
+            return Err(format!("cannot be compared, as {who} gives nothing but zeros"));
+        }
+    }
+    let size = want.iter().fold(1f32, |size, v| size.max(v.abs()));
+    Ok(got.iter().zip(want).fold(0f32, |largest, (got, want)| largest.max((got - want).abs() / size)))
 }
 
 fn draw<const D: usize>(path: &str, shape: [usize; D], device: &Device) -> Tensor<D> {
@@ -144,7 +159,7 @@ fn both<const D: usize, const I: usize>(
     shapes: [[usize; D]; I],
     device: &Device,
     f: impl Fn([Tensor<D>; I]) -> Tensor<D>,
-) -> Vec<f32> {
+) -> Parts {
     let device = device.clone().autodiff();
     let mut index = 0;
     let inputs = shapes.map(|shape| {
@@ -153,54 +168,55 @@ fn both<const D: usize, const I: usize>(
     });
     let y = f(inputs.clone());
     let gradients = (y.clone() * draw("weights", y.dims(), &device)).sum().backward();
-    let mut all = host(y);
-    for input in inputs {
-        all.extend(input.grad(&gradients).map(host).unwrap_or_default());
-    }
-    all
+    let gradients = inputs.into_iter().map(|input| gradient(input.grad(&gradients)));
+    std::iter::once(Ok(host(y))).chain(gradients).collect()
 }
 
-fn matrix_product(device: &Device) -> Vec<f32> {
-    let plain = both([[65, 130], [130, 67]], device, |[a, b]| a.matmul(b));
-    let turned = both([[65, 130], [67, 130]], device, |[a, b]| a.matmul(b.transpose()));
-    [plain, turned].concat()
+fn gradient<const D: usize>(gradient: Option<Tensor<D>>) -> Result<Vec<f32>, String> {
+    gradient.map(host).ok_or_else(|| "has no gradient".into())
 }
 
-fn softmax(device: &Device) -> Vec<f32> {
+fn matrix_product(device: &Device) -> Parts {
+    let plain = both([[65, 130], [130, 67]], device, |[a, b]| a.matmul(b))?;
+    let turned = both([[65, 130], [67, 130]], device, |[a, b]| a.matmul(b.transpose()))?;
+    Ok([plain, turned].concat())
+}
+
+fn softmax(device: &Device) -> Parts {
     both([[33, 65]], device, |[x]| activation::softmax(x, 1))
 }
 
-fn norm(device: &Device) -> Vec<f32> {
+fn norm(device: &Device) -> Parts {
     let of = |config: NormConfig| {
         let norm = config.build(NormSite::of(65), &device.clone().autodiff());
         both([[33, 65]], device, |[x]| norm.forward(x))
     };
-    [of(NormConfig::layer_norm()), of(NormConfig::rms_norm())].concat()
+    Ok([of(NormConfig::layer_norm())?, of(NormConfig::rms_norm())?].concat())
 }
 
-fn attention(device: &Device) -> Vec<f32> {
+fn attention(device: &Device) -> Parts {
     let options = || AttentionModuleOptions { scale: Some(0.3), softcap: None, is_causal: true };
     both([[2, 3, 17, 8]; 3], device, |[q, k, v]| module::attention(q, k, v, None, None, options()))
 }
 
-fn embedding(device: &Device) -> Vec<f32> {
+fn embedding(device: &Device) -> Parts {
     let indices: Vec<i32> = (0..34).map(|i| i * i % 11).collect();
     let indices = Tensor::<2, Int>::from_data(TensorData::new(indices, [2, 17]), &device.clone().autodiff());
     both([[11, 24]], device, |[table]| module::embedding(table, indices.clone()).reshape([34, 24]))
 }
 
-fn loss(device: &Device) -> Vec<f32> {
+fn loss(device: &Device) -> Parts {
     let device = device.clone().autodiff();
     let targets: Vec<i32> = (0..34).map(|i| i * i % 13).collect();
     let targets = Tensor::<2, Int>::from_data(TensorData::new(targets, [2, 17]), &device);
     let logits = draw("logits", [2, 17, 13], &device).require_grad();
     let loss = cross_entropy(logits.clone(), targets, None);
-    let gradient = logits.grad(&loss.backward()).map(host).unwrap_or_default();
-    [host(loss), gradient].concat()
+    let gradient = gradient(logits.grad(&loss.backward()))?;
+    Ok(vec![host(loss), gradient])
 }
 
 /// Losses and gradient norms of three steps, the last of which see what the optimizer did.
-fn training_step(device: &Device) -> Vec<f32> {
+fn training_step(device: &Device) -> Parts {
     let model = ModelConfig {
         vocab_size: Some(8),
         context: 16,
@@ -210,15 +226,16 @@ fn training_step(device: &Device) -> Vec<f32> {
         ..ModelConfig::default()
     };
     let data = DataConfig::Markov { vocab_size: 8, order: 1, branching: 2, seed: 1 };
-    let built = Trainer::new(&model, OptimizerConfig::default(), ClipConfig::default(), 1, device);
-    let (Ok(mut trainer), Ok(task)) = (built, data.load(16)) else { return Vec::new() };
+    let mut trainer = Trainer::new(&model, OptimizerConfig::default(), ClipConfig::default(), 1, device)
+        .map_err(|e| format!("does not run: {e}"))?;
+    let task = data.load(16).map_err(|e| format!("does not run: {e}"))?;
     let mut rows = Vec::new();
     for step in 0..3 {
         let (next, row) = trainer.step(&[task.batch(1, step, 0..4)], 1e-2, true);
         trainer = next;
         rows.push(row);
     }
-    read_rows(&rows).into_iter().flat_map(|row| [vec![row.loss, row.grad_norm()], row.stream_rms].concat()).collect()
+    Ok(read_rows(&rows).into_iter().map(|row| [vec![row.loss, row.grad_norm()], row.stream_rms].concat()).collect())
 }
 
 #[cfg(all(test, feature = "flex"))]
@@ -234,5 +251,41 @@ mod tests {
         assert!(difference(&[1.0, f32::NAN], &[1.0, 2.0]).is_err());
         assert!(difference(&[1.0], &[1.0, 2.0]).is_err());
         assert_eq!(difference(&[1.0, 5.0], &[1.0, 4.0]), Ok(0.25));
+    }
+
+    /// What is equal because there is nothing is no proof that a device computes.
+    #[test]
+    fn an_operation_that_did_not_happen_does_not_pass() {
+        const NO: f32 = f32::NAN;
+        for (got, want) in [
+            (&[][..], &[][..]),
+            (&[0.0, 0.0], &[0.0, 0.0]),
+            (&[0.0, 0.0], &[0.001, 0.0]),
+            (&[0.001, 0.0], &[0.0, 0.0]),
+            (&[NO, 1.0], &[NO, 1.0]),
+            (&[1.0, 1.0], &[NO, 1.0]),
+            (&[f32::INFINITY], &[f32::INFINITY]),
+            (&[1.0], &[f32::INFINITY]),
+        ] {
+            assert!(difference(got, want).is_err(), "{got:?} {want:?}");
+        }
+        let flex = Device::flex();
+        let cases: [fn(&Device) -> Parts; 5] = [
+            |_| Ok(Vec::new()),
+            |_| Ok(vec![vec![1.0], Vec::new()]),
+            |_| Ok(vec![vec![1.0], vec![0.0]]),
+            |_| Err("has no gradient".into()),
+            // A gradient of nothing: the output does not depend on the input.
+            |device| both([[2, 3]], device, |[x]| x.detach()),
+        ];
+        for (i, case) in cases.into_iter().enumerate() {
+            let check = Check { operation: "case", difference: compared(case, &flex, &flex) };
+            assert!(!check.passed(), "{i}: {check:?}");
+        }
+        // Each operation of the test has outputs and gradients, none of which is empty or zero.
+        for (name, operation) in OPERATIONS {
+            let parts = operation(&flex).unwrap();
+            assert!(parts.len() > 1 && parts.iter().all(|part| difference(part, part) == Ok(0.0)), "{name}");
+        }
     }
 }

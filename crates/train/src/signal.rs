@@ -55,6 +55,21 @@ pub struct Signal {
     pub growth: f64,
 }
 
+impl Signal {
+    /// Whether everything is a number that f32 has. What needs two tokens or two blocks does not count.
+    pub fn is_finite(&self) -> bool {
+        let whole = [self.loss, self.embedding, self.final_norm, self.logits];
+        let of = |b: &BlockSignal| [b.stream, b.attention, b.mlp, b.stream_gradient, b.gradient, b.largest_logit];
+        let mut all = self.blocks.iter().flat_map(of).chain(whole).chain(self.gradients.iter().map(|(_, norm)| *norm));
+        all.all(f64::is_finite)
+    }
+
+    /// The blocks, from 0, none of whose parameters has a gradient at step 0.
+    pub fn without_gradient(&self) -> Vec<usize> {
+        (0..self.blocks.len()).filter(|l| self.blocks[*l].gradient == 0.0).collect()
+    }
+}
+
 /// Slope of the line through points by least squares; NaN for less than two.
 pub fn slope(points: &[(f64, f64)]) -> f64 {
     let n = points.len() as f64;

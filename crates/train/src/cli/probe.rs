@@ -119,7 +119,7 @@ impl Args {
         bar.finish_and_clear();
         let several = [|job: &Probed| job.depth, |job: &Probed| job.width]
             .map(|size| probed.iter().any(|job| size(job) != size(&probed[0])));
-        let is_finite = probed.iter().flat_map(|job| &job.seeds).all(|signal| signal.loss.is_finite());
+        let is_finite = probed.iter().flat_map(|job| &job.seeds).all(Signal::is_finite);
         let outcome = if is_finite { Outcome::Success } else { Outcome::Negative };
         if let Some(path) = &self.plot {
             plot::write(path, &panels(&probed, several))?;
@@ -135,6 +135,20 @@ impl Args {
             }
         }
         summary(&probed, several)?;
+        for job in &probed {
+            let none = job.seeds.iter().map(|signal| signal.without_gradient().len()).max().unwrap_or(0);
+            if none > 0 {
+                let name = job.name(several);
+                writeln!(
+                    out,
+                    "{name}: {none} of {} blocks have no gradient at step 0, and no ratio says anything of them",
+                    job.depth
+                )?;
+            }
+        }
+        if !is_finite {
+            writeln!(out, "not every number is finite: something overflows at step 0")?;
+        }
         Ok(outcome)
     }
 }

@@ -71,6 +71,17 @@ fn probe_measures_depths_and_draws_them() {
     let depths: Vec<_> =
         json.as_array().unwrap().iter().map(|m| m["seeds"][0]["blocks"].as_array().unwrap().len()).collect();
     assert_eq!(depths, [1, 2]);
+    // What has no gradient is named, and what is no number is no success, whatever the loss is.
+    let set = |settings: &[&'static str]| {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        place.run(&["probe", "small.toml", "--no-spectrum"].into_iter().chain(settings).collect::<Vec<_>>())
+    };
+    let silent = set(&["model.tie_embeddings=false", "model.zero_readout=true"]);
+    let said = String::from_utf8_lossy(&silent.stdout);
+    assert!(silent.status.success() && said.contains("2 of 2 blocks have no gradient"), "{said}");
+    let large = set(&["model.scale={kind='constant',value=1e30}"]);
+    let said = String::from_utf8_lossy(&large.stdout);
+    assert!(large.status.code() == Some(1) && said.contains("overflows"), "{said}");
     assert!(place.bad(&["probe", "small.toml", "--depths", "0"]).contains("n_layers"));
     assert!(place.bad(&["probe", "small.toml", "--plot", "missing/probe.svg"]).contains("missing/probe.svg"));
 }
@@ -103,7 +114,15 @@ fn coord_check_ends_in_a_verdict_and_an_exit_code() {
     assert_eq!(json["passed"], false);
     let still = place.run(&[&arguments[..], &["--set", "optimizer.lr=1e-30"]].concat());
     assert_eq!(still.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&still.stdout).contains("nothing moved"));
+    let said = String::from_utf8_lossy(&still.stdout);
+    assert!(said.contains("nothing moved") && said.contains("STILL") && !said.contains("holds"), "{said}");
+    // Over depth a dead branch is no branch whose size does not depend on the depth.
+    let dead = ["coord-check", "small.toml", "--depths", "1,2", "--steps", "2", "--seeds", "1", "--tolerance", "9"];
+    assert!(place.good(&dead).contains("holds: "), "all move");
+    let dead = place.run(&[&dead[..], &["--set", "model.scale={kind='constant',value=1e-30}"]].concat());
+    let said = String::from_utf8_lossy(&dead.stdout);
+    assert_eq!(dead.status.code(), Some(1), "{said}");
+    assert!(said.contains("undecided: ") && said.contains("first block, mlp"), "{said}");
     assert!(place.bad(&["coord-check", "small.toml", "--widths", "8"]).contains("two"));
     assert!(place.bad(&["probe", "small.toml", "--plot", "probe.png"]).contains(".svg"));
     for (setting, key) in [
