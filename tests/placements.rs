@@ -292,6 +292,9 @@ fn no_accepted_combination_of_init_weight_norm_placement_and_scale_is_dead() {
     let some: Vec<_> = dead.iter().take(20).collect();
     assert!(dead.is_empty(), "{} of {} are dead: {some:#?}", dead.len(), accepted.len());
     assert!(accepted.len() > 2000 && refused > 2000);
+    // The walk sees a branch that is dead: its gradient is below what f32 holds.
+    let still = ModelConfig { scale: ScaleConfig::Constant { value: 1e-30 }, ..accepted[0].clone() };
+    assert!(self::dead(&still).is_some_and(|said| said.contains("blocks.1.mlp.down.weight")));
 }
 
 /// What of a model has no gradient in four steps, the last of which sees three updates; None where all has.

@@ -164,6 +164,15 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
         // With everything in motion it does hold, at so wide a tolerance.
         let (report, said) = check(axis, adamw(1e-2), 2, &|_| ());
         assert_eq!(report.conclusion(), Conclusion::Holds, "{said} {report:#?}");
+        // The only block of the shallowest model is its last one too.
+        let blocks = if axis == Axis::Width {
+            ["block 1, stream", "block 2, stream"]
+        } else {
+            ["first block, stream", "last block, stream"]
+        };
+        for block in blocks {
+            assert!(report.layers.iter().any(|layer| layer.name == block), "{block} {report:#?}");
+        }
         // Parameters that start at 0 take any step, however small, and are still nothing.
         let changes: [&dyn Fn(&mut RunConfig); 4] = [
             &|_| (),

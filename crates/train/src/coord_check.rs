@@ -387,12 +387,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// The number under which a block is compared, if it is.
-    fn index(&self, block: usize) -> Option<usize> {
+    /// The numbers under which a block is compared: a single one is both the first and the last.
+    fn indices(&self, block: usize) -> Vec<usize> {
         match self.axis {
-            Axis::Width => Some(block),
-            Axis::Depth if block == 0 => Some(0),
-            Axis::Depth => (block + 1 == self.layers).then_some(1),
+            Axis::Width => vec![block],
+            Axis::Depth => {
+                let (first, last) = (block == 0, block + 1 == self.layers);
+                [first.then_some(0), last.then_some(1)].into_iter().flatten().collect()
+            }
         }
     }
 
@@ -404,29 +406,28 @@ impl Seen {
 
 impl Probe for Seen {
     fn stream(&self, point: Point, x: Tensor<2>) -> Tensor<2> {
-        let name = match point {
-            Point::Embedding => Some(Name::Embedding),
-            Point::Block(l) => self.index(l).map(Name::Stream),
-            Point::FinalNorm => Some(Name::Last),
-            Point::Logits => Some(Name::Output),
+        let names = match point {
+            Point::Embedding => vec![Name::Embedding],
+            Point::Block(l) => self.indices(l).into_iter().map(Name::Stream).collect(),
+            Point::FinalNorm => vec![Name::Last],
+            Point::Logits => vec![Name::Output],
         };
-        if let Some(name) = name {
-            self.note(name, &x);
-        }
+        names.into_iter().for_each(|name| self.note(name, &x));
         x
     }
 
     fn branch(&self, block: usize, branch: Branch, y: Tensor<2>) -> Tensor<2> {
-        if let Some(block) = self.index(block) {
-            self.note(Name::Branch(block, branch == Branch::Mlp), &y);
-        }
+        self.indices(block).into_iter().for_each(|block| self.note(Name::Branch(block, branch == Branch::Mlp), &y));
         y
     }
 
     fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
-        let Some(block) = self.index(block) else { return };
-        let (logits, later) = attention_logits(q.clone(), k.clone(), scale);
-        self.note(Name::Logits(block), &logits.mask_fill(later, 0.0));
+        let indices = self.indices(block);
+        if !indices.is_empty() {
+            let (logits, later) = attention_logits(q.clone(), k.clone(), scale);
+            let logits = logits.mask_fill(later, 0.0);
+            indices.into_iter().for_each(|block| self.note(Name::Logits(block), &logits));
+        }
     }
 }
 
