@@ -266,7 +266,7 @@ mod tests {
         let values = [
             float(0.001414),
             float(0.0014142135),
-            float(0.0014142135623730951),
+            float(1e-3 * 2f64.sqrt()),
             float(0.00141425),
             float(1e-30),
             float(1e30),
