@@ -80,7 +80,6 @@ fn combinations_are_refused_or_warned_of() {
         ModelConfig { scale: ScaleConfig::ReZero { shared: false }, ..tiny() },
         ModelConfig { norm: NormConfig::None {}, placement: Placement::PostNorm {}, ..tiny() },
         ModelConfig { scale: ScaleConfig::Depth {}, placement: Placement::Sandwich {}, ..tiny() },
-        ModelConfig { parametrization: mup(16), ..tiny() },
         ModelConfig {
             scale: ScaleConfig::Nfnet { alpha: 0.2 },
             embedding_norm: Some(NormConfig::rms_norm()),
@@ -111,6 +110,8 @@ fn combinations_are_refused_or_warned_of() {
     // With the MLP alone nothing normalizes queries and keys.
     let mlp = ModelConfig { mlp_placement: Some(Placement::HybridNorm {}), qk_norm: NormConfig::rms_norm(), ..tiny() };
     assert!(mlp.warnings().unwrap().is_empty());
+    // The base model is what a sweep over widths begins with.
+    assert!(ModelConfig { parametrization: mup(16), ..tiny() }.warnings().unwrap().is_empty());
     // Norms that are not built do not count.
     let free = ModelConfig {
         placement: Placement::None {},

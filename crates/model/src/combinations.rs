@@ -403,13 +403,6 @@ pub static RULES: &[Rule] = &[
         applies: |c| any(c, |b| b.norm.is_none() && !matches!(b.placement, Placement::PreNorm {} | Placement::None {})),
     },
     Rule {
-        pair: "parametrization = \"mup\" or \"spectral\" and base_width = d_model, or \"depth_mup\" or \"complete_p\" and base_depth = n_layers too",
-        verdict: Verdict::Warn,
-        reason: "this is the base model, at which learning rates and multipliers are those of the standard parametrization",
-        fix: "Set base_width (and base_depth) to the size that was tuned",
-        applies: |c| c.parametrization.is_base(c.shape()),
-    },
-    Rule {
         pair: "tie_embeddings = true and parametrization = \"spectral\", \"u_mup\", or \"mup\" with form = \"table_3\" or \"table_9\"",
         verdict: Verdict::Refuse,
         reason: "there embedding and head are drawn or stepped differently, and one matrix cannot be both",
