@@ -89,7 +89,7 @@ struct Bench {
 /// run: on an asynchronous device the times to enqueue them, which end in `logging`, where the step waits.
 ///
 /// # Errors
-/// As [`RunConfig::prepare`].
+/// As [`RunConfig::prepare`] and [`threads`].
 pub fn run(
     configs: &[(String, RunConfig)],
     effort: Effort,
@@ -97,7 +97,27 @@ pub fn run(
 ) -> Result<(Vec<Measured>, Machine), Error> {
     let is_host = configs.iter().all(|(_, config)| device::is_host(&config.backend));
     let mut work = || measure(configs, effort, progress);
-    if is_host { rayon::scope(|_| work()) } else { work() }
+    if is_host { device::on_threads(threads(configs)?, work)? } else { work() }
+}
+
+/// The number of threads of all configurations, which the machine is measured with too.
+///
+/// # Errors
+/// [`Error::Config`] where they differ.
+pub fn threads(configs: &[(String, RunConfig)]) -> Result<usize, Error> {
+    let first = configs.first().map_or(0, |(_, config)| config.threads);
+    match configs.iter().find(|(_, config)| config.threads != first) {
+        Some((name, config)) => {
+            let problem = format!(
+                "{first} of {} and {} of {name} cannot be measured side by side; give all of them one with \
+                 --set threads=N",
+                configs[0].0, config.threads
+            );
+            Err(Error::config("threads", problem))
+        }
+        None if first == 0 => Ok(rayon::current_num_threads()),
+        None => Ok(first),
+    }
 }
 
 fn measure(

@@ -1,5 +1,6 @@
 //! Devices by name.
 
+use crate::config::MOST_THREADS;
 use crate::{Error, RunConfig, metrics};
 use burn::tensor::{DType, Device, Tensor};
 use std::panic::AssertUnwindSafe;
@@ -122,13 +123,26 @@ pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-/// Runs the work of a configuration as its backend and its `train.fused` ask.
+/// Calls `work` on one of so many threads, 0 for those that there are: from outside, every parallel operation would block
+/// the caller and wake all workers; from inside, it is one of them.
+///
+/// # Errors
+/// [`Error::Config`] where the system has no more threads.
+pub(crate) fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R, Error> {
+    // Too many are refused by what checks the configuration, with all else that is wrong in it.
+    if threads == 0 || threads > MOST_THREADS || threads == rayon::current_num_threads() {
+        return Ok(rayon::scope(|_| work()));
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.map_err(|e| Error::config("threads", format!("{threads} cannot be started: {e}; take fewer")))?;
+    Ok(pool.install(work))
+}
+
+/// Runs the work of a configuration as its backend, its `threads` and its `train.fused` ask.
 pub(crate) fn compute<R: Send>(config: &RunConfig, work: impl FnOnce() -> Result<R, Error> + Send) -> Result<R, Error> {
     let work = || if config.train.fused { work() } else { composed(work) };
     if is_host(&config.backend) {
-        // From outside, every parallel operation would block this thread and wake all workers; from
-        // inside, it is one of them.
-        rayon::scope(|_| work())
+        on_threads(config.threads, work)?
     } else {
         guarded(work).unwrap_or_else(|said| Err(failure(&config.backend, &said)))
     }

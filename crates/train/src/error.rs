@@ -15,6 +15,17 @@ pub enum Error {
         /// What is wrong, what is allowed, how to fix it.
         problem: String,
     },
+    /// Several of these, in the order of the file.
+    #[error("{} faults:\n{}", .0.len(), listed(.0))]
+    Several(Vec<Self>),
+    /// One of these about a value, with the place where it is written.
+    #[error("{place}: {error}")]
+    At {
+        /// The file with the line, or `--set`.
+        place: String,
+        /// What is wrong.
+        error: Box<Self>,
+    },
     /// The file is not TOML.
     #[error("{origin} is not valid TOML: {problem}")]
     Syntax {
@@ -83,7 +94,21 @@ impl Error {
         move |source| Self::Io { action, path, source }
     }
 
+    /// The origin of a value that may be written anywhere.
+    pub(crate) const CONFIGURATION: &str = "configuration";
+
     pub(crate) fn config(key: &str, problem: impl Into<String>) -> Self {
-        Self::Config { origin: "configuration".into(), key: key.into(), problem: problem.into() }
+        Self::Config { origin: Self::CONFIGURATION.into(), key: key.into(), problem: problem.into() }
     }
+
+    /// One error of some, of which there is at least one.
+    pub(crate) fn several(mut errors: Vec<Self>) -> Self {
+        if errors.len() == 1 { errors.remove(0) } else { Self::Several(errors) }
+    }
+}
+
+/// A line for each error, further in.
+fn listed(errors: &[Error]) -> String {
+    let all: Vec<String> = errors.iter().map(|e| format!("  {}", e.to_string().replace('\n', "\n  "))).collect();
+    all.join("\n")
 }

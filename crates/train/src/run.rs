@@ -106,6 +106,11 @@ impl Run {
         for rule in config.model.warnings()? {
             tracing::warn!("{}: {}. {}", rule.pair, rule.reason, rule.fix);
         }
+        if config.model.parametrization.is_base(config.model.shape()) {
+            tracing::info!(
+                "this is the base model of its parametrization: learning rates and multipliers are the standard ones"
+            );
+        }
         if config.model.parametrization.unit_scaling().is_some()
             && config.optimizer.update() == Update::Normalized
             && config.optimizer.lr() < 0.02
@@ -143,6 +148,13 @@ impl Run {
             Start::Resume => {
                 let checkpoint = Checkpoint::newest(folder)?;
                 on_disk::check_same_run(&checkpoint, &config, &position, folder)?;
+                let (there, here) = (checkpoint.config.threads, config.threads);
+                if there != 0 && there != here {
+                    tracing::warn!(
+                        "the run was made with threads = {there}, now {here}: the last digits may differ from those of \
+                         an unbroken run"
+                    );
+                }
                 trainer = checkpoint.load(trainer)?;
                 position = checkpoint.position;
                 lock = files::lock(folder)?;

@@ -37,6 +37,7 @@ impl Args {
             self.overrides.self_test(&config.backend)?;
             configs.push((path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), config));
         }
+        let threads = bench::threads(&configs)?;
         let effort = Effort { warmup: self.warmup as usize, steps: self.steps as usize, rounds: self.rounds as usize };
         let rounds = (effort.rounds * configs.len()) as u64;
         let bar = progress::bar(rounds, "", "{eta} left");
@@ -44,7 +45,7 @@ impl Args {
         bar.finish_and_clear();
         let mut out = std::io::stdout();
         if self.json {
-            let report = json!({ "configurations": measured, "machine": machine, "threads": threads() });
+            let report = json!({ "configurations": measured, "machine": machine, "threads": threads });
             writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
             return Ok(Outcome::Success);
         }
@@ -81,7 +82,7 @@ impl Args {
         writeln!(
             out,
             "\nthe machine, with {} threads: matrix product {:.0} GFLOP/s, copy {:.1} GB/s",
-            threads(),
+            threads,
             machine.product / 1e9,
             machine.copy / 1e9
         )?;
@@ -94,8 +95,4 @@ impl Args {
         }
         Ok(Outcome::Success)
     }
-}
-
-fn threads() -> usize {
-    rayon::current_num_threads()
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod compare;
+mod config;
 mod configs;
 mod coord_check;
 mod devices;
@@ -47,6 +48,7 @@ enum Command {
     Params(params::Args),
     Generate(generate::Args),
     Configs(configs::Args),
+    Config(config::Args),
     Probe(probe::Args),
     CoordCheck(coord_check::Args),
     Sweep(sweep::Args),
@@ -70,6 +72,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Params(args) => args.run(),
         Command::Generate(args) => args.run(),
         Command::Configs(args) => args.run(),
+        Command::Config(args) => args.run(),
         Command::Probe(args) => args.run(),
         Command::CoordCheck(args) => args.run(),
         Command::Sweep(args) => args.run(),

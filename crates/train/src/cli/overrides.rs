@@ -1,6 +1,6 @@
 use std::io::{Write, stderr};
 use std::path::Path;
-use unitgain_train::{RunConfig, self_test};
+use unitgain_train::{RunConfig, device, self_test};
 
 /// What a command line may change of the configurations that it reads.
 #[derive(clap::Args)]
@@ -35,7 +35,9 @@ impl Overrides {
 
     /// Refuses a device that computes something else than the CPU.
     pub(crate) fn self_test(&self, backend: &str) -> anyhow::Result<()> {
-        if self.skip_self_test {
+        let is_known = device::compiled().contains(&backend.split(':').next().unwrap_or_default());
+        // A backend that there is not is told with all else that is wrong with the configuration.
+        if self.skip_self_test || !is_known {
             return Ok(());
         }
         let mut started = false;

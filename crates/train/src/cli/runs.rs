@@ -27,7 +27,7 @@ pub(crate) struct Runs {
     plot: Option<PathBuf>,
     /// Print an object
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 impl Runs {
@@ -35,16 +35,21 @@ impl Runs {
     pub(crate) fn check<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> anyhow::Result<()> {
         self.plot.as_deref().map_or(Ok(()), plot::check)?;
         let jobs: Vec<&Job> = jobs.collect();
+        self.warn(jobs.iter().copied());
+        let backends: BTreeSet<&str> = jobs.iter().map(|job| job.config.backend.as_str()).collect();
+        backends.into_iter().try_for_each(|backend| self.overrides.self_test(backend))
+    }
+
+    /// Tells each warning once, of the first run that it is about.
+    pub(crate) fn warn<'a>(&self, jobs: impl Iterator<Item = &'a Job>) {
         let mut said = BTreeSet::new();
-        for job in &jobs {
+        for job in jobs {
             for rule in job.config.model.warnings().unwrap_or_default() {
                 if said.insert(rule.pair) {
                     tracing::warn!("{}: {}: {}. {}", job.name, rule.pair, rule.reason, rule.fix);
                 }
             }
         }
-        let backends: BTreeSet<&str> = jobs.iter().map(|job| job.config.backend.as_str()).collect();
-        backends.into_iter().try_for_each(|backend| self.overrides.self_test(backend))
     }
 
     /// Prints what was found, as it was asked for, and draws it.

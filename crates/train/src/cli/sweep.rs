@@ -2,13 +2,15 @@ use super::runs::{Runs, View};
 use super::{Outcome, table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use unitgain_train::sweep::{AtSize, Cell, Edge, Layout, Report, Sweep, shortest};
+use unitgain_train::metrics::Status;
+use unitgain_train::sweep::{AtSize, Cell, Edge, Layout, Planned, Report, Sweep, shortest};
 
 /// Make a run at every combination of some values, and say where the best learning rate is and whether it moves
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain sweep configs/sweeps/mup_small.toml\n  \
     unitgain sweep configs/sweeps/sp_small.toml --jobs 2 --out runs/sp --plot sp.svg\n  \
-    unitgain sweep configs/sweeps/mup_width.toml --set train.steps=100 --check\n\n\
+    unitgain sweep configs/sweeps/mup_width.toml --set train.steps=100 --check\n  \
+    unitgain sweep configs/sweeps/mup_width.toml --dry-run\n\n\
     A sweep that was broken off goes on where it was when the command is given again.")]
 pub(crate) struct Args {
     /// The sweep's TOML file
@@ -21,6 +23,9 @@ pub(crate) struct Args {
     /// End with exit code 1 unless every group's learning rate transfers
     #[arg(long)]
     check: bool,
+    /// Print the runs and which of them are there, and make nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 impl Args {
@@ -32,9 +37,13 @@ impl Args {
                 "--check needs an axis \"optimizer.lr\" and one of two or more numbers, as width = [64, 128]"
             );
         }
-        self.runs.check(sweep.plan.iter().map(|run| &run.job))?;
         let name = self.sweep.file_stem().unwrap_or_default();
         let out = self.out.clone().unwrap_or_else(|| Path::new("runs").join(name));
+        if self.dry_run {
+            self.runs.warn(sweep.plan.iter().map(|run| &run.job));
+            return print_plan(&sweep, &out, self.runs.json).map(|()| Outcome::Success);
+        }
+        self.runs.check(sweep.plan.iter().map(|run| &run.job))?;
         let mut view = View::new(sweep.plan.len());
         let report = sweep.run(&self.runs.options(&out)?, &mut |event| view.show(&event));
         view.finish();
@@ -43,6 +52,48 @@ impl Args {
         self.runs.tell_where(&out, "sweep")?;
         Ok(if self.check && report.transfers != Some(true) { Outcome::Negative } else { Outcome::Success })
     }
+}
+
+/// The runs that a sweep has: their names, the values of the axes, and what has become of each.
+fn print_plan(sweep: &Sweep, out: &Path, is_json: bool) -> anyhow::Result<()> {
+    let axes = &sweep.config.axes;
+    let ended = sweep.ended(out);
+    let values = |at: &[usize]| axes.iter().zip(at).map(|(axis, i)| axis.values[*i].clone()).collect::<Vec<_>>();
+    if is_json {
+        let run = |(run, status): (&Planned, &Option<Status>)| {
+            let settings: serde_json::Map<String, serde_json::Value> = axes
+                .iter()
+                .zip(values(&run.at))
+                .map(|(axis, value)| (axis.key.clone(), serde_json::json!(value)))
+                .collect();
+            serde_json::json!({ "name": run.job.name, "settings": settings, "status": status })
+        };
+        let runs: Vec<_> = sweep.plan.iter().zip(&ended).map(run).collect();
+        writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&runs)?)?;
+        return Ok(());
+    }
+    let mut header = vec!["run"];
+    header.extend(axes.iter().map(|axis| axis.key.as_str()));
+    header.push("");
+    let rows: Vec<Vec<String>> = sweep
+        .plan
+        .iter()
+        .zip(&ended)
+        .map(|(run, status)| {
+            let mut cells = vec![run.job.name.clone()];
+            cells.extend(values(&run.at).iter().map(|value| value.as_float().map_or(value.to_string(), shortest)));
+            cells.push(match status {
+                Some(Status::Finished) => "finished".into(),
+                Some(Status::Diverged) => "diverged".into(),
+                Some(Status::Running) | None => String::new(),
+            });
+            cells
+        })
+        .collect();
+    table::print(&header, &rows, &(1..=axes.len()).collect::<Vec<_>>())?;
+    let there = ended.iter().flatten().count();
+    writeln!(std::io::stdout(), "\n{} runs, {there} of them already in {}", rows.len(), out.display())?;
+    Ok(())
 }
 
 fn print(report: &Report) -> anyhow::Result<()> {

@@ -4,7 +4,7 @@ use indicatif::ProgressBar;
 use std::io::{IsTerminal, Write, stderr};
 use std::path::{Path, PathBuf};
 use unitgain_train::metrics::Status;
-use unitgain_train::{Event, Measured, Record, Start, Summary, train};
+use unitgain_train::{Event, Measured, Record, RunConfig, Start, Summary, train};
 
 /// Train a model from a TOML file into a run folder
 #[derive(clap::Args)]
@@ -47,8 +47,9 @@ impl Args {
             }
             (None, None) => unreachable!("clap asks for one of both"),
         };
-        let mut config = self.overrides.load(&file)?;
-        config.train.steps = self.steps.unwrap_or(config.train.steps);
+        let mut settings = self.overrides.settings();
+        settings.extend(self.steps.map(|n| format!("train.steps={n}")));
+        let mut config = RunConfig::load(&file, &settings)?;
         config.seed = self.seed.unwrap_or(config.seed);
         self.overrides.self_test(&config.backend)?;
         let mut view = View::new(&folder);

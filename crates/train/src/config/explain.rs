@@ -1,98 +1,203 @@
 //! serde's messages, in terms of keys.
 
 use super::TAGS;
-use crate::Error;
+use super::names;
+use super::schema::{self, Keys};
 use serde::de::DeserializeOwned;
+use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-/// Reads a configuration from a parsed file.
-pub(crate) fn deserialize<T: DeserializeOwned>(table: Table, origin: &str) -> Result<T, Error> {
-    let all = Value::Table(table);
-    serde_path_to_error::deserialize(all.clone()).map_err(|e| {
-        let path = e.path().to_string();
-        let message = e.into_inner().to_string();
-        let path = if path == "." { String::new() } else { within(&all, &path, &message) };
-        let (key, problem) = explain(&path, &message);
-        Error::Config { origin: origin.into(), key, problem }
-    })
+/// A fault of a value, or a key that there is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Where it is: names of keys, and indices of arrays as numbers.
+    pub(super) path: Vec<String>,
+    /// What is wrong, what is allowed, how to fix it.
+    pub(super) problem: String,
+    /// Whether there is no such key.
+    pub(super) is_unknown: bool,
+    /// What was most likely meant: the name of a key beside it, or a value.
+    near: Option<String>,
 }
 
-/// The path of the value that a message about a table of some kind means: serde reads such a table as a
-/// whole and forgets the key, but its message shows the value.
-fn within(all: &Value, path: &str, message: &str) -> String {
-    let found = path.split('.').try_fold(all, |value, key| match key.split_once('[') {
-        Some((key, index)) => value.get(key)?.get(index.trim_end_matches(']').parse::<usize>().ok()?),
-        None => value.get(key),
-    });
-    let shown = |value: &Value| match value {
-        Value::String(s) if message.starts_with("unknown variant") => format!("`{s}`"),
-        Value::String(s) => format!("string {s:?}"),
-        Value::Integer(i) => format!("integer `{i}`"),
-        Value::Float(x) => format!("floating point `{x:?}`"),
-        Value::Boolean(b) => format!("boolean `{b}`"),
-        Value::Array(_) => "sequence".into(),
-        Value::Table(_) => "map".into(),
-        Value::Datetime(_) => "datetime".into(),
-    };
-    let about = |kind: &str| message.starts_with(kind);
-    let tag = TAGS.into_iter().find(|tag| about(&format!("missing field `{tag}`")));
-    let mut meant = Vec::new();
-    if let Some(Value::Table(table)) = found {
-        below(path, table, &mut |path, value| {
-            let is_meant = match (tag, value) {
-                // The table itself has its tag where it is one in it that has none.
-                (Some(tag), Value::Table(inner)) => table.contains_key(tag) && !inner.contains_key(tag),
-                (Some(_), _) => false,
-                (None, _) => (about("invalid") || about("unknown variant")) && message.contains(&shown(value)),
-            };
-            if is_meant {
-                meant.push(path);
-            }
-        });
-    }
-    match meant.as_slice() {
-        [only] => only.clone(),
-        [] | [_, ..] => path.to_string(),
-    }
-}
+/// Most faults that are told at once.
+const MOST_FAULTS: usize = 50;
 
-/// Tells every value below a table, with its path.
-fn below(path: &str, table: &Table, tell: &mut dyn FnMut(String, &Value)) {
-    for (key, value) in table {
-        let path = format!("{path}.{key}");
-        tell(path.clone(), value);
-        if let Value::Table(table) = value {
-            below(&path, table, tell);
+/// Reads a configuration and collects all that is wrong with it. What is wrong is taken out of `root`, so that what is
+/// left can be read.
+pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault>> {
+    let mut faults: Vec<Fault> = Vec::new();
+    let mut keys = None;
+    loop {
+        let (path, message) = match attempt::<T>(root) {
+            Ok(_) if !faults.is_empty() => return Err(faults),
+            Ok(config) => return Ok(config),
+            Err(failure) => failure,
+        };
+        let path = locate::<T>(root, path, &message);
+        let fault = explain(path.clone(), &message, keys.get_or_insert_with(schema::keys::<T>));
+        // What is missing because it was taken out, or misspelt, is no second fault.
+        let is_consequence = message.starts_with("missing field")
+            && faults.iter().any(|earlier| {
+                let meant = earlier.near.iter().cloned().fold(earlier.path.clone(), |mut path, near| {
+                    path.pop();
+                    path.push(near);
+                    path
+                });
+                earlier.path == fault.path || meant == fault.path
+            });
+        let replacement = fault.near.clone().filter(|_| !fault.is_unknown);
+        if !is_consequence {
+            faults.push(fault);
+        }
+        if faults.len() >= MOST_FAULTS || !take(root, &path, replacement) {
+            return Err(faults);
         }
     }
 }
 
+/// Reads a value; else where serde was, and the first line of what it said. What follows is the path once more.
+fn attempt<T: DeserializeOwned>(root: &Value) -> Result<T, (Vec<String>, String)> {
+    serde_path_to_error::deserialize(root.clone()).map_err(|e| {
+        let segment = |segment: &Segment| match segment {
+            Segment::Seq { index } => Some(index.to_string()),
+            Segment::Map { key } => Some(key.clone()),
+            Segment::Enum { variant } => Some(variant.clone()),
+            Segment::Unknown => None,
+        };
+        let path = e.path().iter().filter_map(segment).collect();
+        (path, e.into_inner().to_string().lines().next().unwrap_or_default().to_string())
+    })
+}
+
+/// The first line of what serde says of a value that cannot be read.
+pub(super) fn said<T: DeserializeOwned>(root: &Value) -> Option<String> {
+    attempt::<T>(root).err().map(|(_, message)| message)
+}
+
+/// The value at a path.
+pub(super) fn at<'a>(root: &'a Value, path: &[String]) -> Option<&'a Value> {
+    path.iter().try_fold(root, |value, key| match value {
+        Value::Array(array) => array.get(key.parse::<usize>().ok()?),
+        value => value.get(key.as_str()),
+    })
+}
+
+pub(super) fn at_mut<'a>(root: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
+    path.iter().try_fold(root, |value, key| match value {
+        Value::Array(array) => array.get_mut(key.parse::<usize>().ok()?),
+        value => value.get_mut(key.as_str()),
+    })
+}
+
+/// The path of what a message means: serde reads a table of some kind as a whole and forgets the key.
+fn locate<T: DeserializeOwned>(root: &Value, path: Vec<String>, message: &str) -> Vec<String> {
+    let named = message.split('`').nth(1).unwrap_or_default();
+    let is_missing = message.starts_with("missing field");
+    let below = |name: &str| [path.as_slice(), &[name.to_string()]].concat();
+    let Some(Value::Table(table)) = at(root, &path) else { return path };
+    let unknown = message.starts_with("unknown field");
+    if unknown && at(root, &below(named)).is_some() {
+        return below(named);
+    }
+    if is_missing && !table.contains_key(named) {
+        return path;
+    }
+    // The part that is left alone with its kind and still gets the same message.
+    let tag = TAGS.into_iter().find(|tag| table.contains_key(*tag));
+    let same = |kept: &[&str]| {
+        let part: Table = table.iter().filter(|(key, _)| kept.contains(&key.as_str())).map(owned).collect();
+        let mut other = root.clone();
+        if let Some(slot) = at_mut(&mut other, &path) {
+            *slot = Value::Table(part);
+        }
+        said::<T>(&other).is_some_and(|said| said == message)
+    };
+    // A kind that is missing below would be missing here too.
+    if !is_missing && same(&[]) {
+        return path;
+    }
+    let Some(tag) = tag else { return path };
+    if same(&[tag]) {
+        return below(tag);
+    }
+    match table.keys().find(|key| *key != tag && same(&[tag, key])) {
+        Some(key) => locate::<T>(root, below(key), message),
+        None => path,
+    }
+}
+
+fn owned((key, value): (&String, &Value)) -> (String, Value) {
+    (key.clone(), value.clone())
+}
+
+/// Takes out what is at a path, or puts what was meant in its place; false where there is nothing to take.
+fn take(root: &mut Value, path: &[String], replacement: Option<String>) -> bool {
+    let Some((last, parents)) = path.split_last() else { return false };
+    if let (Some(near), Some(slot)) = (replacement, at_mut(root, path)) {
+        *slot = Value::String(near);
+        return true;
+    }
+    match at_mut(root, parents) {
+        Some(Value::Table(table)) => table.remove(last).is_some(),
+        // The others keep their indices.
+        Some(Value::Array(_)) => take(root, parents, None),
+        Some(_) | None => false,
+    }
+}
+
+/// A path as a person writes it.
+pub(super) fn shown(path: &[String]) -> String {
+    let mut text = String::new();
+    for key in path {
+        match key.parse::<usize>() {
+            Ok(index) => text += &format!("[{index}]"),
+            Err(_) if text.is_empty() => text += key,
+            Err(_) => text += &format!(".{key}"),
+        }
+    }
+    text
+}
+
 /// Turns serde's message about the value at `path` into the key and what to do.
-fn explain(path: &str, message: &str) -> (String, String) {
-    // What follows the first line is the path once more.
-    let message = message.lines().next().unwrap_or_default();
+fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Fault {
     let mut quoted = message.split('`').skip(1).step_by(2);
     let first = quoted.next().unwrap_or_default();
     let allowed: Vec<&str> = quoted.collect();
-    let below = |name: &str| match path {
-        "" => name.to_string(),
-        path if path == name || path.ends_with(&format!(".{name}")) => path.to_string(),
-        path => format!("{path}.{name}"),
-    };
-    let choices = || match nearest(first, &allowed) {
-        Some(near) => format!("Did you mean `{near}`? Allowed: {}", allowed.join(", ")),
-        None => format!("Allowed: {}", allowed.join(", ")),
-    };
     if message.starts_with("unknown field") {
-        let problem =
-            if allowed.is_empty() { "There are no keys here: this kind has no settings".into() } else { choices() };
-        (below(first), format!("unknown key. {problem}"))
-    } else if message.starts_with("unknown variant") {
-        (path.to_string(), format!("unknown value {first:?}. {}", choices()))
+        let (table, name) = match path.split_last() {
+            Some((last, table)) if last == first => (table, last.as_str()),
+            Some(_) | None => (path.as_slice(), first),
+        };
+        let near = nearest(name, &allowed);
+        let problem = match (names::suggestion(table, name, keys), near) {
+            (Some(said), _) => said,
+            (None, Some(near)) => format!("Did you mean `{near}`?"),
+            (None, None) if allowed.is_empty() => "There are no keys here: this kind has no settings".into(),
+            (None, None) => match near_elsewhere(name, keys) {
+                Some(near) => format!("Did you mean `{near}`?"),
+                None => format!("Allowed: {}", allowed.join(", ")),
+            },
+        };
+        let path =
+            if path.last().is_some_and(|last| last == first) { path } else { [path, vec![first.into()]].concat() };
+        return Fault {
+            path,
+            problem: format!("unknown key. {problem}"),
+            is_unknown: true,
+            near: near.map(Into::into),
+        };
+    }
+    let fault =
+        |path, problem, near: Option<&str>| Fault { path, problem, is_unknown: false, near: near.map(Into::into) };
+    if message.starts_with("unknown variant") {
+        let near = nearest(first, &allowed);
+        let said = near.map_or(String::new(), |near| format!("Did you mean `{near}`? "));
+        fault(path, format!("unknown value {first:?}. {said}Allowed: {}", allowed.join(", ")), near)
     } else if message.starts_with("missing field") {
         let which =
             if TAGS.contains(&first) { "say which; `unitgain configs` lists them" } else { "it has no default" };
-        (below(first), format!("missing: {which}"))
+        fault([path, vec![first.into()]].concat(), format!("missing: {which}"), None)
     } else {
         let types = [
             ("usize", "a whole number, 0 or more"),
@@ -105,7 +210,7 @@ fn explain(path: &str, message: &str) -> (String, String) {
         let plain = types.iter().fold(message.to_string(), |text, (rust, plain)| {
             text.replace(&format!("expected {rust}"), &format!("expected {plain}"))
         });
-        (path.to_string(), plain)
+        fault(path, plain, None)
     }
 }
 
@@ -113,4 +218,13 @@ fn explain(path: &str, message: &str) -> (String, String) {
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let (distance, best) = known.iter().map(|k| (strsim::damerau_levenshtein(name, k), *k)).min()?;
     (distance <= 1.max(name.len() / 3)).then_some(best)
+}
+
+/// The key of another table that a misspelt name most likely means.
+fn near_elsewhere(name: &str, keys: &Keys) -> Option<String> {
+    let last = |key: &Vec<String>| key.last().cloned().unwrap_or_default();
+    let distance = |key: &&Vec<String>| strsim::damerau_levenshtein(name, &last(key));
+    // One of just this name is of another kind of the same table.
+    let best = keys.iter().filter(|key| last(key) != name).min_by_key(|key| (distance(key), key.len()))?;
+    (distance(&best) <= name.len() / 4).then(|| shown(best))
 }

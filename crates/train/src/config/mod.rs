@@ -1,9 +1,16 @@
 //! The configuration of a run: one TOML file, read strictly.
 
 mod explain;
+mod file;
+mod names;
+mod path;
+mod schema;
 mod set;
+mod values;
 
-pub(crate) use explain::deserialize;
+pub use file::Written;
+pub(crate) use file::{ConfigFile, deserialize, read};
+pub(crate) use path::setting_of;
 
 use crate::{
     Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OptimizerConfig, ScheduleConfig, Task, WeightDecay, device,
@@ -11,7 +18,7 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use toml::{Table, Value};
+use toml::Value;
 use unitgain_model::{ModelConfig, NormConfig, Precision, shorthand};
 
 /// A run. Keys that are left out take the defaults given here; unknown keys are errors.
@@ -23,6 +30,9 @@ pub struct RunConfig {
     /// Where to compute: `flex`, `ndarray`, `wgpu`, `vulkan` or `cuda`, the last three with an
     /// optional `:index`. Default `flex`.
     pub backend: String,
+    /// Threads of the CPU; the last digits of a run depend on their number. Default 0: `RAYON_NUM_THREADS` where that is
+    /// set, else all cores.
+    pub threads: usize,
     /// Length and size of the run.
     pub train: TrainConfig,
     /// What happens to the drawn weights before the first step.
@@ -46,6 +56,9 @@ pub struct RunConfig {
     /// Written into a run's `config.toml`; ignored when read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versions: Option<Versions>,
+    /// Where its keys are written, for messages.
+    #[serde(skip)]
+    pub written: Written,
 }
 
 /// Length and size of a run.
@@ -125,6 +138,7 @@ impl Default for RunConfig {
         Self {
             seed: 1,
             backend: "flex".into(),
+            threads: 0,
             train: TrainConfig::default(),
             init: InitConfig::default(),
             model: ModelConfig::default(),
@@ -135,6 +149,7 @@ impl Default for RunConfig {
             eval: EvalConfig::default(),
             checkpoint: CheckpointConfig::default(),
             versions: None,
+            written: Written::default(),
         }
     }
 }
@@ -178,47 +193,22 @@ impl Default for Versions {
 
 impl RunConfig {
     /// Reads a file and applies `key.path=value` settings to it: kinds first, then what is inside them;
-    /// of two settings of one key the last counts.
+    /// of two settings of one key the last counts. A path in the file is relative to the file, one of a setting to the
+    /// working folder.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Syntax`], or [`Error::Config`] with the key, the nearest known key and
-    /// what is allowed.
+    /// [`Error::Io`], [`Error::Syntax`], or [`Error::Config`] with the line, the key, what was most likely meant and
+    /// what is allowed; [`Error::Several`] of them.
     pub fn load(path: &Path, settings: &[String]) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
-        Self::parse(&text, &path.display().to_string(), settings)
+        ConfigFile::load(path)?.with(settings)
     }
 
-    /// As [`RunConfig::load`], from a string that came from `origin`.
+    /// As [`RunConfig::load`], from a string that came from `origin`. Paths are relative to the working folder.
     ///
     /// # Errors
     /// As [`RunConfig::load`].
     pub fn parse(text: &str, origin: &str, settings: &[String]) -> Result<Self, Error> {
-        let mut table: Table = toml::from_str(text)
-            .map_err(|e| Error::Syntax { origin: origin.into(), problem: e.to_string().trim_end().into() })?;
-        // A table without its kind has the default one, as `--set` has it.
-        for (section, tag, kind) in
-            [("optimizer", "kind", "adamw"), ("schedule", "kind", "cosine"), ("data", "task", "markov")]
-        {
-            if let Some(Value::Table(section)) = table.get_mut(section) {
-                section.entry(tag).or_insert(Value::String(kind.into()));
-            }
-        }
-        // The file alone first, so that its faults are not laid on the settings.
-        let config = deserialize(table.clone(), origin)?;
-        if settings.is_empty() {
-            return Ok(config);
-        }
-        // A kind before its settings, whatever the order they were given in.
-        let mut ordered: Vec<&String> = settings.iter().collect();
-        ordered.sort_by_key(|setting| {
-            let path = setting.split('=').next().unwrap_or_default().trim();
-            let is_tag = path.rsplit('.').next().is_some_and(|last| TAGS.contains(&last));
-            path.split('.').count() - usize::from(is_tag)
-        });
-        for setting in ordered {
-            set::set(&mut table, setting)?;
-        }
-        deserialize(table, &format!("{origin} with --set"))
+        ConfigFile::parse(text, origin)?.with(settings)
     }
 
     /// Checks every value, fits the model to the task's vocabulary, and writes out every default.
@@ -239,19 +229,30 @@ impl RunConfig {
         config.model = config.model.resolved()?;
         config.check_batch()?;
         config.check_memory()?;
+        if let DataConfig::Text { path, .. } = &mut config.data {
+            *path = path::absolute(path);
+        }
         config.versions = Some(Versions::default());
         Ok(config)
     }
 
-    /// Checks every value, prepares the data, and resolves the configuration against it.
+    /// Checks every value, prepares the data, resolves the configuration against it, and writes out the number of
+    /// threads that this process has.
     ///
     /// # Errors
-    /// As [`RunConfig::resolved`] and [`DataConfig::load`].
+    /// As [`RunConfig::resolved`] and [`DataConfig::load`]: all that is wrong with the values, each with the line that
+    /// it is written in.
     pub fn prepare(&self) -> Result<(Self, Task), Error> {
-        self.check()?;
-        self.model.resolved()?;
-        let task = self.data.load(self.model.context)?;
-        Ok((self.resolved(task.vocab_size())?, task))
+        let (mut config, task) = self.all_faults(|config| {
+            config.check()?;
+            config.model.resolved()?;
+            let task = config.data.load(config.model.context)?;
+            Ok((config.resolved(task.vocab_size())?, task))
+        })?;
+        if config.threads == 0 && device::is_host(&config.backend) {
+            config.threads = rayon::current_num_threads();
+        }
+        Ok((config, task))
     }
 
     /// As TOML.
@@ -270,6 +271,10 @@ impl RunConfig {
                 "seed",
                 format!("{} must be at most {}, the largest number of TOML", self.seed, i64::MAX),
             ));
+        }
+        if self.threads > MOST_THREADS {
+            let problem = format!("{} must be at most {MOST_THREADS}, or 0 for as many as there are", self.threads);
+            return Err(Error::config("threads", problem));
         }
         let sizes = [("train.batch_size", self.train.batch_size), ("train.accumulate", self.train.accumulate)];
         if let Some((key, n)) = sizes.iter().find(|(_, n)| *n > MOST) {
@@ -403,7 +408,7 @@ impl RunConfig {
 
     /// Without what changes no step and no record.
     fn of_steps(&self) -> Self {
-        let mut config = Self { versions: None, checkpoint: CheckpointConfig::default(), ..self.clone() };
+        let mut config = Self { versions: None, threads: 0, checkpoint: CheckpointConfig::default(), ..self.clone() };
         if let DataConfig::Text { path, .. } = &mut config.data {
             // A text may move; its contents are compared by their fingerprint.
             *path = path.file_name().unwrap_or_default().into();
@@ -419,6 +424,8 @@ const TAGS: [&str; 2] = ["kind", "task"];
 const MOST: usize = 1 << 20;
 /// Most tokens in one forward pass.
 const MOST_TOKENS: usize = 1 << 24;
+/// Most threads.
+pub(crate) const MOST_THREADS: usize = 1024;
 /// Longest run.
 const MOST_STEPS: usize = 1 << 40;
 

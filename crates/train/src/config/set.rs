@@ -1,10 +1,17 @@
 //! `--set key.path=value`.
 
+use super::path::PATHS;
 use super::{RunConfig, TAGS};
 use crate::Error;
 use toml::{Table, Value};
 
-/// Applies one `key.path=value`. The value is TOML where it parses, and a string otherwise.
+/// The key of a `key.path=value` setting.
+pub(super) fn key(setting: &str) -> &str {
+    setting.split('=').next().unwrap_or_default().trim()
+}
+
+/// Applies one `key.path=value`. The value is TOML where it parses, and a string otherwise; where the key is a text or a
+/// path, a string whatever it looks like.
 ///
 /// A `kind` (of `data` a `task`) that changes starts the new one from its defaults: the settings of the
 /// old one go.
@@ -28,9 +35,11 @@ pub(super) fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
         holder =
             holder.enter(key, default).ok_or_else(|| error(path, format!("{key} is not a table or an index here")))?;
     }
+    let is_text = PATHS.contains(&keys.join(".").as_str())
+        || default.and_then(|d| d.get(*last)).is_some_and(|value| value.is_str());
+    let value = if is_text { Value::String(text(raw)) } else { parse_value(raw.trim()) };
     match holder {
         Holder::Table(table) => {
-            let value = parse_value(raw.trim());
             if TAGS.contains(last) && table.get(*last).is_some_and(|kind| *kind != value) {
                 table.clear();
             }
@@ -39,7 +48,7 @@ pub(super) fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
         }
         Holder::Array(array) => match last.parse::<usize>().ok().and_then(|i| array.get_mut(i)) {
             Some(slot) => {
-                *slot = parse_value(raw.trim());
+                *slot = value;
                 Ok(())
             }
             None => Err(error(path, format!("{last:?} is not an index below {}", array.len()))),
@@ -80,8 +89,23 @@ impl<'a> Holder<'a> {
 }
 
 fn parse_value(raw: &str) -> Value {
-    match toml::from_str::<Table>(&format!("value = {raw}")) {
-        Ok(mut table) if table.len() == 1 => table.remove("value").unwrap_or_else(|| Value::String(raw.into())),
-        Ok(_) | Err(_) => Value::String(raw.into()),
+    // In brackets, so that what TOML would take for a comment is no value.
+    let parsed = toml::from_str::<Table>(&format!("value = [{raw}]")).ok().filter(|table| table.len() == 1);
+    match parsed.and_then(|mut table| table.remove("value")) {
+        Some(Value::Array(mut all)) if all.len() == 1 && !raw.ends_with(',') => all.remove(0),
+        Some(_) | None => Value::String(raw.into()),
+    }
+}
+
+/// A text as it is written, or in the quotes of a TOML string.
+pub(super) fn text(raw: &str) -> String {
+    match parse_value(raw.trim()) {
+        Value::String(text) => text,
+        Value::Integer(_)
+        | Value::Float(_)
+        | Value::Boolean(_)
+        | Value::Datetime(_)
+        | Value::Array(_)
+        | Value::Table(_) => raw.trim().into(),
     }
 }

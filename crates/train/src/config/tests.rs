@@ -178,3 +178,101 @@ fn a_table_without_its_kind_has_the_default_one() {
     assert_eq!(config, RunConfig::parse("", "run.toml", &same).unwrap());
     assert_eq!((config.optimizer.lr(), config.schedule.warmup()), (0.5, 3));
 }
+
+#[test]
+fn every_fault_has_its_line() {
+    let text = "seed = 'one'\n\n[model]\nd_modle = 3\nnorm = { kind = 'rms_norm', epz = 1 }\nplacement = 'prenorm'\n\
+                [optimizer]\nkind = 'adamw'\nlr = 'x'\neps = 'x'\nweight_decay = { kind = 'indep' }\n\
+                [[model.block]]\nrange = [0, 1]\nnorn = 1\n[[model.block]]\nrange = [1, 2]\nscale = 'on'\n";
+    let problem = parse(text, &[]).unwrap_err();
+    for part in [
+        "9 faults",
+        "run.toml:1: seed: invalid type",
+        "run.toml:4: model.d_modle: unknown key",
+        "run.toml:5: model.norm.epz: unknown key",
+        "run.toml:6: model.placement: unknown value",
+        "run.toml:9: optimizer.lr: invalid type",
+        "run.toml:10: optimizer.eps: invalid type",
+        "run.toml:11: optimizer.weight_decay.kind: unknown value",
+        "run.toml:14: model.block[0].norn: unknown key",
+        "run.toml:17: model.block[1].scale: unknown value",
+    ] {
+        assert!(problem.contains(part), "{part} is not in\n{problem}");
+    }
+    assert_eq!(problem.lines().count(), 10, "{problem}");
+}
+
+#[test]
+fn a_key_in_the_wrong_place_is_told_where_it_belongs() {
+    for (text, expected) in [
+        ("lr = 1", "lr: unknown key. It belongs elsewhere: write `optimizer.lr`"),
+        ("[train]\nbackend = 'flex'", "write `backend`, above the first table"),
+        ("[train]\nd_model = 8", "write `model.d_model`"),
+        (
+            "'optimizer.lr' = 1",
+            "write `optimizer.lr = ..` without quotes above the first table, or `lr = ..` below [optimizer]",
+        ),
+        ("[model]\n'norm.eps' = 1", "`model.norm.eps = ..` without quotes"),
+        ("[model]\nhidden_size = 8", "`hidden_size` of Hugging Face's config.json is `model.d_model` here"),
+        ("[train]\nper_device_train_batch_size = 8", "TrainingArguments is `train.batch_size` here"),
+        ("[model]\nuse_rmsnorm = true", "x-transformers is `model.norm` here = \"rms_norm\""),
+        ("n_layesr = 8", "Did you mean `model.n_layers`?"),
+        // A key of another kind of the same table.
+        ("[optimizer]\nmomentum = 0.5", "optimizer.momentum: unknown key. Allowed: lr, betas, eps, weight_decay"),
+        ("zzz = 1", "Allowed: seed, backend, threads, "),
+    ] {
+        let problem = parse(text, &[]).unwrap_err();
+        assert!(problem.contains(expected), "{problem:?} does not say {expected:?}");
+    }
+    let problem = parse("", &["n_embd=3"]).unwrap_err();
+    assert!(problem.contains("--set: n_embd: unknown key. `n_embd` of nanoGPT"), "{problem}");
+}
+
+/// What is only wrong because of another fault is no fault of its own.
+#[test]
+fn a_consequence_is_no_fault() {
+    for text in [
+        "[data]\ntask = 'text'\npath = 3",
+        "[data]\ntask = 'text'\npth = 'x'",
+        "[model]\nnorm = { knd = 'rms_norm' }",
+        "[optimizer]\nkind = 'nothing alike'",
+    ] {
+        let problem = parse(text, &[]).unwrap_err();
+        assert_eq!(problem.lines().count(), 1, "{problem}");
+    }
+    // 0 heads would divide nothing, and a run of no steps is shorter than any warm-up.
+    let text = "[model]\nn_heads = 0\nn_kv_heads = 3\n[train]\nsteps = 0\n[schedule]\nwarmup = 2000";
+    let problem = parse(text, &[]).unwrap().prepare().unwrap_err().to_string();
+    assert!(
+        problem.contains("run.toml:2: model.n_heads = 0") && problem.contains("run.toml:5: train.steps: 0"),
+        "{problem}"
+    );
+    assert_eq!(problem.lines().count(), 3, "{problem}");
+}
+
+#[test]
+fn a_text_is_taken_as_it_is() {
+    let path = |value: &str| match parse("[data]\ntask = 'text'\npath = 'x'", &[&format!("data.path={value}")])
+        .unwrap()
+        .data
+    {
+        DataConfig::Text { path, .. } => path.display().to_string(),
+        other => unreachable!("{other:?}"),
+    };
+    for name in ["2024", "true", "nan", "inf", "1_000", "2024#1", "a#b", "#", "[1]", "{}", "1979-05-27", "a, b", "it's"]
+    {
+        assert_eq!(path(name), name);
+    }
+    assert_eq!(path("'2024'"), "2024", "quotes are those of TOML");
+    assert!(parse("", &["backend=2024"]).unwrap().backend == "2024");
+    for (setting, key) in [
+        ("seed=3 # three", "seed"),
+        ("optimizer.lr=1e-3#", "optimizer.lr"),
+        ("seed=1,", "seed"),
+        ("seed=1, 2", "seed"),
+        ("seed=1]\nseed = [2", "seed"),
+    ] {
+        assert!(parse("", &[setting]).unwrap_err().contains(&format!("{key}: invalid type")), "{setting}");
+    }
+    assert_eq!(parse("", &["optimizer.betas=[0.5, 0.6]"]).unwrap().optimizer.lr(), 1e-3);
+}

@@ -63,7 +63,7 @@ pub enum DataConfig {
     },
     /// A text file: the first 90 % are for training, the rest for evaluation. The floor is unknown.
     Text {
-        /// The file, relative to the folder the command runs in.
+        /// The file. In a configuration's file relative to that, else to the working folder.
         path: PathBuf,
         /// Default `byte`.
         #[serde(default)]

@@ -19,7 +19,7 @@ impl TextTokens {
         let bytes = std::fs::read(path).map_err(|e| {
             let folder = std::env::current_dir().unwrap_or_default();
             Error::Data(format!(
-                "cannot read data.path = {}: {e}. Paths are relative to {}",
+                "cannot read data.path = {}: {e}. A path in a configuration is relative to its file, one of --set to {}",
                 path.display(),
                 folder.display()
             ))

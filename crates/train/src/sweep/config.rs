@@ -1,7 +1,7 @@
 //! The sweep's TOML file.
 
 use crate::Error;
-use crate::config::deserialize;
+use crate::config::{deserialize, read};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -93,10 +93,8 @@ impl SweepConfig {
     /// [`Error::Syntax`], or [`Error::Config`] with the key.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Error> {
         let origin = path.display().to_string();
-        let syntax =
-            |e: toml::de::Error| Error::Syntax { origin: origin.clone(), problem: e.to_string().trim_end().into() };
         let error = |key: &str, problem: String| Error::Config { origin: origin.clone(), key: key.into(), problem };
-        let File { run, set, loss, tolerance, axes } = deserialize(toml::from_str(text).map_err(syntax)?, &origin)?;
+        let File { run, set, loss, tolerance, axes } = read(text, &origin)?;
         if !(tolerance >= 0.0 && tolerance.is_finite()) {
             return Err(error("tolerance", format!("{tolerance} must be 0 or more octaves")));
         }

@@ -17,7 +17,8 @@ pub use report::{FORMAT, Made, Report};
 
 use crate::files::write_atomically;
 use crate::metrics::{self, Status};
-use crate::{Error, plot};
+use crate::{Error, RunConfig, folder as on_disk, plot};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// A sweep whose every run was checked.
@@ -42,6 +43,20 @@ impl Sweep {
         let config = SweepConfig::parse(&text, path)?;
         let plan = plan(&config, path, settings)?;
         Ok(Self { config, plan, path: path.to_path_buf(), text })
+    }
+
+    /// What has become of each run of the plan in the folder `out`, whatever its name there: None for one that has not
+    /// ended. Nothing is written.
+    pub fn ended(&self, out: &Path) -> Vec<Option<Status>> {
+        let entries = std::fs::read_dir(out.join("runs")).into_iter().flatten().flatten();
+        let there: HashMap<String, Status> = entries
+            .filter_map(|entry| {
+                let summary = on_disk::read_summary(&entry.path()).filter(|s| s.status != Status::Running)?;
+                let config = RunConfig::load(&entry.path().join("config.toml"), &[]).ok()?;
+                Some((config.identity(), summary.status))
+            })
+            .collect();
+        self.plan.iter().map(|run| there.get(&run.job.config.identity()).copied()).collect()
     }
 
     /// Makes the runs that are not there yet and writes `sweep.toml`, `sweep.json` and `sweep.svg` beside them.

@@ -1,6 +1,7 @@
 //! What runs a sweep has, all checked before the first one starts.
 
 use super::config::{Axis, LR, SweepConfig};
+use crate::config::{ConfigFile, setting_of};
 use crate::coord_check::{self, resized};
 use crate::{DataConfig, Error, RunConfig, files};
 use std::path::Path;
@@ -35,14 +36,15 @@ const LONGEST_VALUE: usize = 40;
 /// # Errors
 /// That of the first run that cannot be, with its name; and for more than 100000 runs, a setting that an axis would
 /// change again, or a file that cannot be read.
-pub fn plan(sweep: &SweepConfig, origin: &Path, settings: &[String]) -> Result<Vec<Planned>, Error> {
-    let origin = origin.display().to_string();
+pub fn plan(sweep: &SweepConfig, path: &Path, settings: &[String]) -> Result<Vec<Planned>, Error> {
+    let origin = path.display().to_string();
     let error = |key: &str, problem: String| Error::Config { origin: origin.clone(), key: key.into(), problem };
-    let text = std::fs::read_to_string(&sweep.run).map_err(Error::io("read", &sweep.run))?;
-    let run = sweep.run.display().to_string();
-    let settings: Vec<String> = sweep.set.iter().chain(settings).cloned().collect();
+    let file = ConfigFile::load(&sweep.run)?;
+    // A path that is set or varied is relative to the sweep's file.
+    let own = |setting: &String| setting_of(path, setting);
+    let settings: Vec<String> = sweep.set.iter().map(own).chain(settings.iter().cloned()).collect();
     // Before the axes, so that the file's faults are not laid on a run.
-    let fixed_heads = RunConfig::parse(&text, &run, &settings)?.model.head_dim.is_some();
+    let fixed_heads = file.with(&settings)?.model.head_dim.is_some();
     for (i, axis) in sweep.axes.iter().enumerate() {
         let key = |setting: &String| setting.split('=').next().unwrap_or_default().replace(char::is_whitespace, "");
         if settings.iter().any(|setting| key(setting) == axis.key || key(setting) == target(&axis.key)) {
@@ -70,7 +72,7 @@ pub fn plan(sweep: &SweepConfig, origin: &Path, settings: &[String]) -> Result<V
         }
         let chosen: Vec<(&str, &Value)> =
             sweep.axes.iter().zip(&at).map(|(axis, i)| (axis.key.as_str(), &axis.values[*i])).collect();
-        let config = configured(&text, &run, &settings, &chosen).and_then(|config| resolver.resolve(&config));
+        let config = configured(&file, path, &settings, &chosen).and_then(|config| resolver.resolve(&config));
         let config = config.map_err(|e| error(&name, e.to_string()))?;
         plan.push(Planned { job: Job { name, config }, at });
     }
@@ -112,15 +114,21 @@ fn position(mut index: usize, axes: &[Axis]) -> Vec<usize> {
     at
 }
 
-fn configured(text: &str, run: &str, settings: &[String], chosen: &[(&str, &Value)]) -> Result<RunConfig, Error> {
+fn configured(
+    file: &ConfigFile,
+    sweep: &Path,
+    settings: &[String],
+    chosen: &[(&str, &Value)],
+) -> Result<RunConfig, Error> {
     let size = |key: &str| match key {
         "width" => Some(coord_check::Axis::Width),
         "depth" => Some(coord_check::Axis::Depth),
         _ => None,
     };
     let mut all = settings.to_vec();
-    all.extend(chosen.iter().filter(|(key, _)| size(key).is_none()).map(|(key, value)| format!("{key}={value}")));
-    let mut config = RunConfig::parse(text, run, &all)?;
+    let varied = chosen.iter().filter(|(key, _)| size(key).is_none());
+    all.extend(varied.map(|(key, value)| setting_of(sweep, &format!("{key}={value}"))));
+    let mut config = file.with_those_of("the sweep", &all)?;
     for (key, value) in chosen {
         let Some(axis) = size(key) else { continue };
         let size = value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
@@ -194,6 +202,11 @@ pub(crate) struct Resolver {
 impl Resolver {
     /// As [`RunConfig::prepare`].
     pub(crate) fn resolve(&mut self, config: &RunConfig) -> Result<RunConfig, Error> {
+        // Of one that is refused all faults are told, as it is by itself.
+        self.try_resolve(config).map_err(|first| config.prepare().err().unwrap_or(first))
+    }
+
+    fn try_resolve(&mut self, config: &RunConfig) -> Result<RunConfig, Error> {
         config.check()?;
         config.model.resolved()?;
         let (data, context) = (&config.data, config.model.context);

@@ -176,7 +176,9 @@ impl<'a> Folder<'a> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // By the plan, not by what is left of it: a run's numbers belong to its number of threads.
         let on_host = jobs.iter().all(|job| device::is_host(&job.config.backend));
-        let usual = if on_host { cores } else { 1 };
+        // As many as leave each its own threads, where those are set.
+        let most = jobs.iter().map(|job| job.config.threads).max().unwrap_or(0).max(1);
+        let usual = if on_host { (cores / most).max(1) } else { 1 };
         let at_once = self.options.jobs.unwrap_or(usual).min(jobs.len()).max(1);
         let threads = (cores / at_once).max(1);
         let of: usize = jobs.iter().map(|job| job.config.train.steps).sum();
@@ -310,7 +312,10 @@ impl<'a> Folder<'a> {
         let out = &self.options.out;
         let config = out.join("configs").join(format!("{}.toml", job.name));
         let log = out.join("logs").join(format!("{}.log", job.name));
-        write_atomically(&config, job.config.to_toml().as_bytes())?;
+        // The numbers of a run belong to its number of threads, so that its configuration holds it.
+        let threads = if job.config.threads == 0 { threads } else { job.config.threads };
+        let resolved = RunConfig { threads, ..job.config.clone() };
+        write_atomically(&config, resolved.to_toml().as_bytes())?;
         let output = OpenOptions::new().create(true).append(true).open(&log).map_err(Error::io("open", &log))?;
         let errors = output.try_clone().map_err(Error::io("open", &log))?;
         let mut command = Command::new(&self.options.program);

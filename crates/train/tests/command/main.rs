@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod catalogue;
+mod config;
 mod speed;
 mod sweep;
 

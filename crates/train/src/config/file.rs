@@ -1,0 +1,284 @@
+//! A configuration's file: its table, and where what in it is written.
+
+use super::explain::{self, Fault, shown};
+use super::{RunConfig, TAGS, path, set};
+use crate::Error;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+use unitgain_model::ModelError;
+
+/// A configuration's file, whose faults are known, before settings.
+pub(crate) struct ConfigFile {
+    written: Written,
+    /// Without what is wrong in it.
+    table: Table,
+    faults: Vec<Fault>,
+    /// What is to be said of paths that are not relative to the file.
+    notes: Vec<path::Note>,
+}
+
+/// Where each key of a configuration was written, for what is said of its value. All are equal.
+#[derive(Clone, Debug, Default)]
+pub struct Written(Arc<Places>);
+
+#[derive(Debug, Default)]
+struct Places {
+    /// The file; empty for a configuration that comes from none.
+    file: String,
+    lines: Arc<Lines>,
+    /// Keys that settings changed.
+    settings: Vec<Vec<String>>,
+    /// Where those come from.
+    set: &'static str,
+}
+
+/// Line of each key, and of each element of an array, by its path.
+type Lines = BTreeMap<Vec<String>, usize>;
+
+impl PartialEq for Written {
+    /// Two configurations are the same wherever they are written.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Written {
+    /// Where a key was written.
+    fn place(&self, key: &[String]) -> Option<String> {
+        let is_within = |a: &[String], b: &[String]| a.len() <= b.len() && *a == b[..a.len()];
+        if self.0.settings.iter().any(|set| is_within(set, key) || is_within(key, set)) {
+            return Some(self.0.set.into());
+        }
+        match self.line(key) {
+            _ if self.0.file.is_empty() => None,
+            Some(line) => Some(format!("{}:{line}", self.0.file)),
+            None => Some(self.0.file.clone()),
+        }
+    }
+
+    /// The line of a key, or of what it is in.
+    pub(super) fn line(&self, key: &[String]) -> Option<usize> {
+        (1..=key.len()).rev().find_map(|n| self.0.lines.get(&key[..n])).copied()
+    }
+
+    /// Whether somebody wrote a key, or a value that stands for the table that it is in.
+    pub(super) fn has(&self, key: &[String]) -> bool {
+        let is_written =
+            |key: &[String]| self.0.lines.contains_key(key) || self.0.settings.iter().any(|set| set.as_slice() == key);
+        self.0.file.is_empty() || (key.len().min(2)..=key.len()).any(|n| is_written(&key[..n]))
+    }
+
+    /// An error of a value, with the place where it was written.
+    pub(super) fn locate(&self, error: Error) -> Error {
+        let Some(place) = key_of(&error).and_then(|key| self.place(&parts(&key))) else { return error };
+        match error {
+            Error::Config { key, problem, .. } => Error::Config { origin: place, key, problem },
+            other => Error::At { place, error: Box::new(other) },
+        }
+    }
+}
+
+/// The key that an error of a value is about.
+pub(super) fn key_of(error: &Error) -> Option<String> {
+    match error {
+        Error::Config { origin, key, .. } if origin == Error::CONFIGURATION => Some(key.clone()),
+        Error::Model(ModelError::Value { key, .. }) => Some(format!("model.{key}")),
+        Error::Device { .. } => Some("backend".into()),
+        Error::Data(_) => Some("data.path".into()),
+        Error::Config { .. }
+        | Error::Model(ModelError::Combination { .. })
+        | Error::Syntax { .. }
+        | Error::Several(_)
+        | Error::At { .. }
+        | Error::Checkpoint { .. }
+        | Error::Folder { .. }
+        | Error::Run { .. }
+        | Error::Io { .. }
+        | Error::Generate(_) => None,
+    }
+}
+
+/// The parts of a key, as `model.block[0].norm` and `model.block.0.norm`.
+pub(super) fn parts(key: &str) -> Vec<String> {
+    key.split(['.', '[', ']']).map(str::trim).filter(|part| !part.is_empty()).map(String::from).collect()
+}
+
+/// Reads a strict configuration of any kind from the text of a file.
+///
+/// # Errors
+/// [`Error::Syntax`], or all faults of keys and types with their lines.
+pub(crate) fn read<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, Error> {
+    let (table, lines) = parse::<T>(text, origin)?;
+    explain::read(&mut Value::Table(table)).map_err(|faults| Error::several(placed(faults, origin, &lines)))
+}
+
+/// As [`read`], of a table that is in no file of its own.
+pub(crate) fn deserialize<T: DeserializeOwned>(table: Table, origin: &str) -> Result<T, Error> {
+    let faults = |faults| Error::several(placed(faults, origin, &Lines::new()));
+    explain::read(&mut Value::Table(table)).map_err(faults)
+}
+
+fn placed(faults: Vec<Fault>, origin: &str, lines: &Lines) -> Vec<Error> {
+    let mut placed: Vec<(Option<usize>, Error)> = Vec::new();
+    for Fault { path, problem, .. } in faults {
+        let line = (1..=path.len()).rev().find_map(|n| lines.get(&path[..n])).copied();
+        let origin = line.map_or(origin.to_string(), |line| format!("{origin}:{line}"));
+        placed.push((line, Error::Config { origin, key: shown(&path), problem }));
+    }
+    placed.sort_by_key(|(line, _)| *line);
+    placed.into_iter().map(|(_, error)| error).collect()
+}
+
+/// The table of a text, and the line of each key. Of a text that is not TOML all faults are told, those of unknown keys
+/// too.
+fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines), Error> {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let mut lines = Lines::new();
+    note(root.get_ref(), text, &mut Vec::new(), &mut lines);
+    let table: Result<Table, _> = serde::Deserialize::deserialize(toml::de::Deserializer::from(root));
+    let mut errors = errors.into_iter();
+    let Some(first) = errors.next() else {
+        return match table {
+            Ok(table) => Ok((table, lines)),
+            Err(e) => Err(Error::Syntax { origin: origin.into(), problem: e.to_string().trim_end().into() }),
+        };
+    };
+    let mut all = vec![Error::Syntax { origin: origin.into(), problem: first.to_string().trim_end().into() }];
+    let at = |e: &toml::de::Error| e.span().map(|span| line(text, span.start));
+    let mut known = vec![at(&first)];
+    for error in errors {
+        // What follows in the same line is most likely a consequence.
+        let line = at(&error);
+        if let Some(n) = line.filter(|_| !known.contains(&line)) {
+            all.push(Error::Syntax { origin: format!("{origin}:{n}"), problem: error.message().into() });
+        }
+        known.push(line);
+    }
+    let faults = table.ok().and_then(|table| explain::read::<T>(&mut Value::Table(table)).err()).unwrap_or_default();
+    // A line that is no `key = value` has no key.
+    let is_key = |fault: &Fault| {
+        let text = lines.get(&fault.path).and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
+        let (key, _) = text.split_once('=').unwrap_or_default();
+        fault.path.last().is_some_and(|last| key.trim() == last)
+    };
+    let unknown: Vec<Fault> = faults.into_iter().filter(|fault| fault.is_unknown && is_key(fault)).collect();
+    all.extend(placed(unknown, origin, &lines));
+    Err(Error::several(all))
+}
+
+/// The number of the line of a byte.
+fn line(text: &str, byte: usize) -> usize {
+    1 + text.as_bytes().iter().take(byte).filter(|b| **b == b'\n').count()
+}
+
+fn note(table: &DeTable<'_>, text: &str, path: &mut Vec<String>, lines: &mut Lines) {
+    for (key, value) in table {
+        path.push(key.get_ref().to_string());
+        lines.insert(path.clone(), line(text, key.span().start));
+        note_value(value.get_ref(), text, path, lines);
+        path.pop();
+    }
+}
+
+fn note_value(value: &DeValue<'_>, text: &str, path: &mut Vec<String>, lines: &mut Lines) {
+    match value {
+        DeValue::Table(table) => note(table, text, path, lines),
+        DeValue::Array(array) => {
+            for (i, element) in array.iter().enumerate() {
+                path.push(i.to_string());
+                lines.insert(path.clone(), line(text, element.span().start));
+                note_value(element.get_ref(), text, path, lines);
+                path.pop();
+            }
+        }
+        DeValue::String(_) | DeValue::Integer(_) | DeValue::Float(_) | DeValue::Boolean(_) | DeValue::Datetime(_) => {}
+    }
+}
+
+impl ConfigFile {
+    /// Reads a file. A path in it is relative to it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] and [`Error::Syntax`]; other faults are told by [`ConfigFile::with`].
+    pub(crate) fn load(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let mut file = Self::parse(&text, &path.display().to_string())?;
+        file.notes = path::resolve(&mut file.table, path);
+        Ok(file)
+    }
+
+    /// Of a text that came from `origin`.
+    ///
+    /// # Errors
+    /// As [`ConfigFile::load`].
+    pub(crate) fn parse(text: &str, origin: &str) -> Result<Self, Error> {
+        let (mut table, lines) = parse::<RunConfig>(text, origin)?;
+        // A table without its kind has the default one, as `--set` has it.
+        for (section, tag, kind) in
+            [("optimizer", "kind", "adamw"), ("schedule", "kind", "cosine"), ("data", "task", "markov")]
+        {
+            if let Some(Value::Table(section)) = table.get_mut(section) {
+                section.entry(tag).or_insert(Value::String(kind.into()));
+            }
+        }
+        let mut root = Value::Table(table);
+        let faults = explain::read::<RunConfig>(&mut root).err().unwrap_or_default();
+        let Value::Table(table) = root else { unreachable!("a table stays one") };
+        let written =
+            Written(Arc::new(Places { file: origin.into(), lines: lines.into(), settings: Vec::new(), set: "--set" }));
+        Ok(Self { written, table, faults, notes: Vec::new() })
+    }
+
+    /// The configuration with `key.path=value` settings: kinds first, then what is inside them; of two settings of one
+    /// key the last counts.
+    ///
+    /// # Errors
+    /// All faults of the file and the settings: [`Error::Config`] with the line and the key, what was most likely meant,
+    /// and what is allowed.
+    pub(crate) fn with(&self, settings: &[String]) -> Result<RunConfig, Error> {
+        self.with_those_of("--set", settings)
+    }
+
+    /// As [`ConfigFile::with`], of settings that come from elsewhere.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn with_those_of(&self, from: &'static str, settings: &[String]) -> Result<RunConfig, Error> {
+        let Places { file, lines, .. } = &*self.written.0;
+        let mut table = self.table.clone();
+        let mut errors = placed(self.faults.clone(), file, lines);
+        // A kind before its settings, whatever the order they were given in.
+        let mut ordered: Vec<&String> = settings.iter().collect();
+        ordered.sort_by_key(|setting| {
+            let path = set::key(setting);
+            let is_tag = path.rsplit('.').next().is_some_and(|last| TAGS.contains(&last));
+            path.split('.').count() - usize::from(is_tag)
+        });
+        errors.extend(ordered.into_iter().filter_map(|setting| set::set(&mut table, setting).err()));
+        let keys: Vec<Vec<String>> = settings.iter().map(|setting| parts(set::key(setting))).collect();
+        for note in &self.notes {
+            // A path that settings replace is not looked for.
+            let own = parts(note.key);
+            let replaces = |key: &Vec<String>| {
+                own.starts_with(key) || key.last().is_some_and(|last| TAGS.contains(&last.as_str()) && own[0] == key[0])
+            };
+            if !keys.iter().any(replaces) {
+                path::warn(&note.said);
+            }
+        }
+        let origin = if settings.is_empty() { file } else { from };
+        match explain::read::<RunConfig>(&mut Value::Table(table)) {
+            Ok(config) if errors.is_empty() => {
+                let places = Places { file: file.clone(), lines: Arc::clone(lines), settings: keys, set: from };
+                return Ok(RunConfig { written: Written(places.into()), ..config });
+            }
+            Ok(_) => {}
+            Err(faults) => errors.extend(placed(faults, origin, &Lines::new())),
+        }
+        Err(Error::several(errors))
+    }
+}

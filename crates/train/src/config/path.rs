@@ -1,0 +1,75 @@
+//! Paths in a configuration: relative to its file, and to the working folder where a setting of the command line has them.
+
+use super::set;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use toml::{Table, Value};
+
+/// Every key whose value is a path.
+pub(super) const PATHS: [&str; 1] = ["data.path"];
+
+/// What is to be said of a path that is not relative to its file.
+pub(super) struct Note {
+    pub(super) key: &'static str,
+    pub(super) said: String,
+}
+
+/// Makes the paths in the table of `file` relative to the working folder.
+pub(super) fn resolve(table: &mut Table, file: &Path) -> Vec<Note> {
+    let mut notes = Vec::new();
+    for key in PATHS {
+        let mut parts = key.split('.');
+        let first = parts.next().and_then(|part| table.get_mut(part));
+        let Some(Value::String(text)) = parts.fold(first, |value, part| value?.get_mut(part)) else { continue };
+        let (found, said) = find(key, text, file);
+        *text = found;
+        notes.extend(said.map(|said| Note { key, said }));
+    }
+    notes
+}
+
+/// A `key.path=value` setting that is written in `file`, as one of the command line.
+pub(crate) fn setting_of(file: &Path, setting: &str) -> String {
+    let key = set::key(setting);
+    let Some(key) = PATHS.into_iter().find(|path| *path == key.replace(char::is_whitespace, "")) else {
+        return setting.into();
+    };
+    let (_, raw) = setting.split_once('=').unwrap_or_default();
+    let (found, said) = find(key, &set::text(raw), file);
+    said.iter().for_each(|said| warn(said));
+    format!("{key}={}", Value::String(found))
+}
+
+/// A path that `file` names, from the working folder; with a note where it is only there.
+fn find(key: &str, text: &str, file: &Path) -> (String, Option<String>) {
+    let beside = file.parent().unwrap_or(Path::new("")).join(text);
+    if beside.exists() || !Path::new(text).exists() {
+        return (beside.display().to_string(), None);
+    }
+    let said = format!(
+        "{}: {key} = {text:?} is taken from the working folder, since there is no {}. Write it relative to the \
+         configuration's file",
+        file.display(),
+        beside.display()
+    );
+    (text.into(), Some(said))
+}
+
+/// The same file from any working folder. The last part of its name stays, though it may be a link.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    match (whole.parent().and_then(|folder| folder.canonicalize().ok()), whole.file_name()) {
+        (Some(folder), Some(name)) => folder.join(name),
+        (None, _) | (_, None) => whole,
+    }
+}
+
+/// Warns once of the same thing: a sweep reads a file for each of its runs.
+pub(super) fn warn(said: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let is_new = SAID.lock().is_ok_and(|mut all| all.insert(said.into()));
+    if is_new {
+        tracing::warn!("{said}");
+    }
+}

@@ -1,0 +1,75 @@
+//! All values of a configuration that cannot be, where a check tells the first.
+
+use super::RunConfig;
+use super::explain::{at, at_mut};
+use super::file::{key_of, parts};
+use crate::Error;
+use toml::Value;
+use unitgain_model::ModelError;
+
+/// Most values that are told at once.
+const MOST: usize = 50;
+
+impl RunConfig {
+    /// What `check` makes of the configuration, or all that it refuses: each value that it refuses is put back to its
+    /// default, until there is none left that somebody wrote.
+    pub(crate) fn all_faults<R>(&self, check: impl Fn(&Self) -> Result<R, Error>) -> Result<R, Error> {
+        let mut next = match check(self) {
+            Ok(made) => return Ok(made),
+            Err(first) => first,
+        };
+        let mut config = self.clone();
+        let mut errors: Vec<(Option<usize>, Error)> = Vec::new();
+        let mut taken: Vec<Vec<String>> = Vec::new();
+        loop {
+            let key = key_of(&next);
+            let path = key.as_deref().map(parts).unwrap_or_default();
+            // What compares with a value that is no longer what was written is no fault of the configuration.
+            let said = problem(&next);
+            let words: Vec<&str> = said.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+            let compares = |other: &Vec<String>| other.last().is_some_and(|last| words.contains(&last.as_str()));
+            let is_own = key.is_some() && self.written.has(&path) && !taken.contains(&path);
+            if errors.is_empty() || is_own && !taken.iter().any(compares) {
+                errors.push((self.written.line(&path), self.written.locate(next)));
+            }
+            let Some(other) = config.without(&path).filter(|_| !taken.contains(&path) && errors.len() < MOST) else {
+                return Err(in_order(errors));
+            };
+            taken.push(path);
+            config = other;
+            next = match check(&config) {
+                Ok(_) => return Err(in_order(errors)),
+                Err(error) => error,
+            };
+        }
+    }
+
+    /// With the default in the place of a value, or of what it is in; None where there is none.
+    fn without(&self, path: &[String]) -> Option<Self> {
+        let mut root = Value::try_from(self).ok()?;
+        // Not a whole section for a value that is in none.
+        (path.len().min(2)..=path.len()).rev().filter(|n| *n > 0).find_map(|n| {
+            let (last, parents) = path[..n].split_last()?;
+            at(&root, &path[..n])?;
+            let holder = at_mut(&mut root, parents)?;
+            holder.as_table_mut()?.remove(last)?;
+            let read: Result<Self, _> = serde::Deserialize::deserialize(root.clone());
+            read.ok().map(|config| Self { written: self.written.clone(), ..config })
+        })
+    }
+}
+
+/// Those of the file in its order, then the others.
+fn in_order(mut errors: Vec<(Option<usize>, Error)>) -> Error {
+    errors.sort_by_key(|(line, _)| line.unwrap_or(usize::MAX));
+    Error::several(errors.into_iter().map(|(_, error)| error).collect())
+}
+
+/// What an error says of a value, without its key.
+fn problem(error: &Error) -> String {
+    match error {
+        Error::Config { problem, .. } => problem.clone(),
+        Error::Model(ModelError::Value { problem, .. }) => problem.clone(),
+        other => other.to_string(),
+    }
+}
