@@ -271,13 +271,18 @@ impl ConfigFile {
             }
         }
         let origin = if settings.is_empty() { file } else { from };
-        match explain::read::<RunConfig>(&mut Value::Table(table)) {
-            Ok(config) if errors.is_empty() => {
-                let places = Places { file: file.clone(), lines: Arc::clone(lines), settings: keys, set: from };
-                return Ok(RunConfig { written: Written(places.into()), ..config });
-            }
+        let mut root = Value::Table(table);
+        let read = explain::read::<RunConfig>(&mut root);
+        let places = Places { file: file.clone(), lines: Arc::clone(lines), settings: keys, set: from };
+        let written = Written(places.into());
+        match read {
+            Ok(config) if errors.is_empty() => return Ok(RunConfig { written, ..config }),
             Ok(_) => {}
             Err(faults) => errors.extend(placed(faults, origin, &Lines::new())),
+        }
+        // What is left can be read, and its values have faults of their own.
+        if let Ok(config) = <RunConfig as serde::Deserialize>::deserialize(root) {
+            errors.extend(RunConfig { written, ..config }.own_faults());
         }
         Err(Error::several(errors))
     }

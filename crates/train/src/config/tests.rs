@@ -276,3 +276,22 @@ fn a_text_is_taken_as_it_is() {
     }
     assert_eq!(parse("", &["optimizer.betas=[0.5, 0.6]"]).unwrap().optimizer.lr(), 1e-3);
 }
+
+#[test]
+fn values_are_told_beside_keys() {
+    let text = "n_head = 8\nmax_iters = 5000\n[model]\nd_model = 44\ndropout = 1.5\n[train]\nbatch_size = 0\n\
+                [schedule]\nwarmup = 2000\n[optimizer]\nlr = -1";
+    let problem = parse(text, &["model.widht=3"]).unwrap_err();
+    for part in [
+        "run.toml:1: n_head: unknown key",
+        "run.toml:2: max_iters: unknown key",
+        "run.toml:5: model.dropout = 1.5",
+        "run.toml:7: train.batch_size: 0 must be",
+        "run.toml:11: optimizer.lr: -1 must be",
+        "--set: model.widht: unknown key",
+    ] {
+        assert!(problem.contains(part), "{part} is not in\n{problem}");
+    }
+    // Whether a warm-up is too long, or a width does not fit the heads, is known when those are.
+    assert_eq!(problem.lines().count(), 7, "{problem}");
+}

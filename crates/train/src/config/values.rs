@@ -44,6 +44,25 @@ impl RunConfig {
         }
     }
 
+    /// Faults of values that somebody wrote, for a configuration that has other faults too: without those that compare with
+    /// another value, which may be what is at fault.
+    pub(super) fn own_faults(&self) -> Vec<Error> {
+        let checked = self.all_faults(|config| {
+            config.check()?;
+            config.model.resolved().map_err(Error::from)
+        });
+        let all = match checked {
+            Ok(_) => Vec::new(),
+            Err(Error::Several(all)) => all,
+            Err(one) => vec![one],
+        };
+        let is_own = |error: &Error| {
+            let error = if let Error::At { error, .. } = error { error } else { error };
+            !matches!(error, Error::Model(ModelError::Combination { .. })) && !problem(error).contains(" = ")
+        };
+        all.into_iter().filter(is_own).collect()
+    }
+
     /// With the default in the place of a value, or of what it is in; None where there is none.
     fn without(&self, path: &[String]) -> Option<Self> {
         let mut root = Value::try_from(self).ok()?;
