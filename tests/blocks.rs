@@ -1,29 +1,78 @@
 //! Whole stacks of each placement, forward and every gradient, against float64.
 
-use crate::common::golden::{Array, Case, Names, connection, numbers, walk};
+use crate::common::golden::{Array, Case, Json, Names, connection, walk};
 use crate::common::{parameter_gradients, test_device};
 use burn::tensor::{Tensor, TensorData};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use unitgain_model::{
-    Activation, ModelConfig, Observe, ParamTable, Placement, Point, Position, Probe, ScaleConfig, Transformer,
+    Activation, Branch, ModelConfig, ParamTable, Parametrization, Placement, Point, Position, Probe, ScaleConfig,
+    Transformer,
 };
+use unitgain_residual::{Joint, Residual, Site, Stream};
 use unitgain_train::checkpoint::{assign, weights};
 
 #[test]
 fn stacks_match_the_reference_forward_and_backward() {
-    walk("blocks", |kind, case| {
-        // Weights that the others use.
-        if kind == "shared_weights" {
-            return true;
+    walk("blocks", check);
+}
+
+pub(crate) fn check(kind: &str, case: &Case) -> bool {
+    if kind == "shared_weights" {
+        case.skip("**", "weights of the cases that name this folder");
+        return true;
+    }
+    if kind == "hybrid_pre_attn_post_ffn" {
+        stack(case, Joined { mlp_placement: Some(Placement::PostNorm {}), ..Placement::PreNorm {}.into() });
+        return true;
+    }
+    if let Some(multiplier) = case.setting("branch_multiplier").given() {
+        assert_eq!(kind, "pre_ln", "{}: no placement but pre_ln has a multiplier", case.name);
+        for joined in multiplied(multiplier.f64(), case.size("N"), case.size("d")) {
+            stack(case, joined);
         }
-        if kind == "hybrid_pre_attn_post_ffn" {
-            stack(case, Placement::PreNorm {}, Some(Placement::PostNorm {}), ScaleConfig::One {});
-            return true;
-        }
-        let Some((placement, scale)) = connection(kind, case) else { return false };
-        stack(case, placement, None, scale);
-        true
-    });
+        return true;
+    }
+    let Some((placement, scale)) = connection(kind, case) else { return false };
+    stack(case, Joined { scale, ..placement.into() });
+    true
+}
+
+/// How the branches of a stack are joined.
+#[derive(Clone, Copy)]
+pub(crate) struct Joined {
+    placement: Placement,
+    mlp_placement: Option<Placement>,
+    scale: ScaleConfig,
+    parametrization: Parametrization,
+}
+
+impl From<Placement> for Joined {
+    fn from(placement: Placement) -> Self {
+        let parametrization = Parametrization::Standard {};
+        Self { placement, mlp_placement: None, scale: ScaleConfig::One {}, parametrization }
+    }
+}
+
+/// Every setting that multiplies the branches of a pre-norm stack by this: a plain constant, GPT-2's rule where it
+/// comes to that, and the two parametrizations that count depth, with a constant for what is left.
+fn multiplied(multiplier: f64, layers: usize, width: usize) -> Vec<Joined> {
+    let plain: Joined = Placement::PreNorm {}.into();
+    let constant = |value: f64| if value == 1.0 { ScaleConfig::One {} } else { ScaleConfig::Constant { value } };
+    let mut all = vec![Joined { scale: constant(multiplier), ..plain }];
+    if (multiplier - (2.0 * layers as f64).powf(-0.5)).abs() < 1e-12 {
+        all.push(Joined { scale: ScaleConfig::Depth {}, ..plain });
+    }
+    let (base_width, base_depth, base_head_dim) = (width, 1, None);
+    let by_depth = [
+        (Parametrization::DepthMup { base_width, base_depth, base_head_dim }, -0.5),
+        (Parametrization::CompleteP { base_width, base_depth, base_head_dim, alpha: 1.0 }, -1.0),
+    ];
+    for (parametrization, power) in by_depth {
+        let scale = constant(multiplier / (layers as f64).powf(power));
+        all.push(Joined { scale, parametrization, ..plain });
+    }
+    all
 }
 
 pub(crate) struct Built {
@@ -35,10 +84,27 @@ pub(crate) struct Built {
 }
 
 /// The model of a case with its weights, and what it was built of.
-fn built(case: &Case, placement: Placement, mlp_placement: Option<Placement>, scale: ScaleConfig) -> Built {
+fn built(case: &Case, joined: Joined) -> Built {
+    let Joined { placement, mlp_placement, scale, parametrization } = joined;
     let n = |key| case.size(key);
     // A case may be the l-th block of a deeper stack: the blocks before it then write nothing.
-    let before = case.setting("l")[0].as_u64().map_or(0, |l| l as usize - 1);
+    let before = match case.setting("l").given() {
+        Some(numbers) => {
+            let numbers = numbers.sizes();
+            let first = numbers[0];
+            let in_order: Vec<usize> = (first..first + n("N")).collect();
+            assert_eq!(numbers, in_order, "{}: layers are not in order", case.name);
+            first - 1
+        }
+        None => 0,
+    };
+    if let Some(alpha) = case.setting("alpha").given().filter(|_| placement == Placement::DeepNorm {}) {
+        let of = |what: &str, got: f64, want: f64| {
+            assert!((got - want).abs() < 1e-12, "{}: {what} is {got}, not {want}", case.name);
+        };
+        of("alpha", placement.constant(0, n("N")), alpha.f64());
+        of("beta", placement.branch_gain(n("N")), case.number("beta_for_init"));
+    }
     let config = ModelConfig {
         vocab_size: Some(2),
         context: n("T"),
@@ -54,9 +120,10 @@ fn built(case: &Case, placement: Placement, mlp_placement: Option<Placement>, sc
         placement,
         mlp_placement,
         scale,
+        parametrization,
         // The cases have NormFormer without it.
         head_scale: Some(false),
-        final_norm: case.setting("final_norm").as_bool(),
+        final_norm: case.setting("final_norm").given().map(Json::flag),
         ..ModelConfig::default()
     };
     let names = Names::decoder(n("N"), before, case.norm());
@@ -73,8 +140,8 @@ fn built(case: &Case, placement: Placement, mlp_placement: Option<Placement>, sc
             (path, (shape, values))
         })
         .collect();
-    let uses = case.json["uses"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
-    let mut given = names.ours(case, uses.map(|name| (name, case.array(name))));
+    let uses: Vec<&str> = case.part("uses").list().into_iter().map(Json::text).collect();
+    let mut given = names.ours(case, &uses, "");
     // The cases have one omega a connection, ours is one a channel.
     for (_, (shape, values)) in given.iter_mut().filter(|(path, _)| path.ends_with(".omega")) {
         (*shape, *values) = (vec![n("d")], vec![values[0]; n("d")]);
@@ -89,36 +156,24 @@ fn built(case: &Case, placement: Placement, mlp_placement: Option<Placement>, sc
 /// The stream of a case `x`, `[batch, time, width]`.
 fn input(case: &Case, name: &str) -> Tensor<3> {
     let array = case.array(name);
-    let shape = [array.shape[0], array.shape[1], array.shape[2]];
+    let shape = [case.size("B"), case.size("T"), case.size("d")];
+    assert_eq!(array.shape, shape, "{}: {name}", case.name);
     Tensor::from_data(TensorData::new(array.f32(), shape), &test_device().autodiff())
 }
 
-/// Shows the pass of a case with one placement.
-pub(crate) fn show(case: &Case, placement: Placement, probe: &dyn Probe) {
-    let Built { model, .. } = built(case, placement, None, ScaleConfig::One {});
-    model.forward_stream(input(case, "x"), probe);
-}
-
-fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, scale: ScaleConfig) {
-    let Built { model, table, names, before } = built(case, placement, mlp_placement, scale);
+fn stack(case: &Case, joined: Joined) {
+    let Built { model, table, names, before } = built(case, joined);
     let x = input(case, "x").require_grad();
-    let mut rms = Vec::new();
-    let mut note = |point, x: &Tensor<2>| {
-        if matches!(point, Point::Block(l) if l >= before) {
-            rms.push(f64::from(x.clone().square().mean().sqrt().into_scalar::<f32>()));
-        }
-    };
-    let y = model.forward_stream(x.clone(), &Observe::new(&mut note));
+    let seen = Writes::default();
+    let y = model.forward_stream(x.clone(), &seen);
+    let writes = rms_of_writes(case, joined, (&model, before), &seen);
     let host = |x: Tensor<1>| -> Vec<f64> { x.into_data().iter::<f32>().map(f64::from).collect() };
     case.close("y", "y", &host(y.clone().flatten(0, 2)), &case.array("y").values);
-    let per_block = numbers(&case.json["expected"]["rms_of_stream_after_each_sublayer"]);
-    // A block of parallel branches writes once.
-    let writes = if placement.is_parallel() { 1 } else { 2 };
-    let per_block: Vec<f64> = per_block.chunks(writes).map(|pair| pair[pair.len() - 1]).collect();
-    case.close("rms_of_stream_after_each_sublayer", "stream rms", &rms, &per_block);
+    let key = "rms_of_stream_after_each_sublayer";
+    case.close(key, "stream rms", &writes, &case.expected().at(key).numbers());
 
     let loss = (y * input(case, "cot")).sum();
-    case.close("loss", "loss", &host(loss.clone().inner()), &[case.json["expected"]["loss"].as_f64().unwrap()]);
+    case.close("loss", "loss", &host(loss.clone().inner()), &[case.expected().at("loss").f64()]);
     let gradients = loss.backward();
     let of_x = host(x.grad(&gradients).unwrap().flatten(0, 2));
     let by_path: HashMap<String, Vec<f32>> = parameter_gradients(&model, &gradients).into_iter().collect();
@@ -134,11 +189,63 @@ fn stack(case: &Case, placement: Placement, mlp_placement: Option<Placement>, sc
         }
         if *turned { array.transposed().values } else { array.values }
     };
-    for (name, want) in case.tensors.iter().filter_map(|(n, a)| Some((n.strip_prefix("grad.")?, a))) {
-        case.close(&format!("grad.{name}"), name, &gradient(name), &want.values);
+    for name in case.names_behind("grad.") {
+        let key = format!("grad.{name}");
+        case.close(&key, name, &gradient(name), &case.array(&key).values);
     }
-    for (name, want) in case.json["expected"]["grad_norms"].as_object().unwrap() {
+    for (name, want) in case.expected().at("grad_norms").table() {
         let norm = gradient(name).iter().map(|g| g * g).sum::<f64>().sqrt();
-        case.close("grad_norms", &format!("gradient norm of {name}"), &[norm], &[want.as_f64().unwrap()]);
+        case.equal("grad_norms", &format!("gradient norm of {name}"), norm, want);
     }
+}
+
+/// The stream behind every block, and what each branch writes.
+#[derive(Default)]
+struct Writes {
+    streams: RefCell<Vec<Tensor<2>>>,
+    branches: RefCell<Vec<Tensor<2>>>,
+}
+
+impl Probe for Writes {
+    fn stream(&self, point: Point, x: Tensor<2>) -> Tensor<2> {
+        if matches!(point, Point::Embedding | Point::Block(_)) {
+            self.streams.borrow_mut().push(x.clone());
+        }
+        x
+    }
+
+    fn branch(&self, _: usize, branch: Branch, y: Tensor<2>) -> Tensor<2> {
+        if branch == Branch::Attention {
+            self.branches.borrow_mut().push(y.clone());
+        }
+        y
+    }
+}
+
+/// rms of the stream behind each write of the case. Between the two branches of a block no probe sees it: that is what
+/// the block's residual connection makes of the stream and of what attention wrote.
+fn rms_of_writes(case: &Case, joined: Joined, (model, before): (&Transformer, usize), seen: &Writes) -> Vec<f64> {
+    let (streams, branches) = (seen.streams.borrow(), seen.branches.borrow());
+    let rms = |x: &Tensor<2>| f64::from(x.clone().square().mean().sqrt().into_scalar::<f32>());
+    let (layers, width) = (case.size("N") + before, case.size("d"));
+    let all = weights(model);
+    let mut writes = Vec::new();
+    for layer in before..layers {
+        if !joined.placement.is_parallel() {
+            let site =
+                Site { layer, layers, width, base_width: width, joint: Joint::of(1.0), branch: Branch::Attention };
+            let scale = ScaleConfig::One {};
+            let residual = Residual::new(joined.placement, &case.norm(), scale, site, &test_device().autodiff());
+            let prefix = format!("blocks.{layer}.around_attention.");
+            let of_block = all.iter().filter_map(|(path, shape, values)| {
+                let name = path.strip_prefix(&prefix).filter(|name| !["scale", "bias"].contains(name))?;
+                Some((name.to_string(), (shape.clone(), values.clone())))
+            });
+            let residual = assign(residual, &of_block.collect()).unwrap();
+            let stream = Stream::new(streams[layer].clone(), case.size("B"), false);
+            writes.push(rms(&residual.forward(stream, |_| branches[layer].clone()).x));
+        }
+        writes.push(rms(&streams[layer + 1]));
+    }
+    writes
 }

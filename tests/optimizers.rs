@@ -1,6 +1,6 @@
 //! Our optimizers against burn's, where burn has the same rule.
 
-use crate::common::golden::{Case, numbers, walk};
+use crate::common::golden::{Case, Json, walk};
 use crate::common::max_difference;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
@@ -90,21 +90,17 @@ fn only_matrices_decay() {
 
 #[test]
 fn clips_and_optimizers_match_the_reference() {
-    walk("agc_optim", |kind, case| match kind {
-        "adaptive_gradient_clipping" => {
-            units_of(case);
-            true
-        }
-        "global_norm_clipping" => {
-            global_norm_of(case);
-            true
-        }
-        "optimizer_steps" => {
-            steps_of(case);
-            true
-        }
-        _ => false,
-    });
+    walk("agc_optim", check);
+}
+
+pub(crate) fn check(kind: &str, case: &Case) -> bool {
+    match kind {
+        "adaptive_gradient_clipping" => units_of(case),
+        "global_norm_clipping" => global_norm_of(case),
+        "optimizer_steps" => steps_of(case),
+        _ => return false,
+    }
+    true
 }
 
 fn flat(values: Vec<f32>) -> Tensor<1> {
@@ -116,72 +112,113 @@ fn host(x: Tensor<1>) -> Vec<f64> {
     x.into_data().iter::<f32>().map(f64::from).collect()
 }
 
+/// How many tensors a case has of a name with a number behind it, from 0 on.
+fn count(case: &Case, name: &str) -> usize {
+    let numbers = case.names_behind(name).into_iter().filter(|rest| rest.parse::<usize>().is_ok()).count();
+    assert!(numbers > 0, "{}: no {name}0", case.name);
+    numbers
+}
+
 /// Weights are `[out, ..]` there: a unit is a row, and what is behind the first axis is its fan-in.
 fn units_of(case: &Case) {
-    for i in 0.. {
-        let Some(w) = case.tensors.get(&format!("w{i}")) else { break };
+    let expected = case.expected().at("units_clipped").list();
+    assert_eq!(expected.len(), count(case, "w"), "{}: units_clipped", case.name);
+    for (i, expected) in expected.into_iter().enumerate() {
+        let w = case.array(&format!("w{i}"));
         let axis = (w.shape.len() > 1).then_some(1);
         let g = case.array(&format!("g{i}"));
-        let got =
-            clip::units(flat(g.f32()), flat(w.f32()), &w.shape, axis, case.number("clip_factor"), case.number("eps"));
+        let (lambda, eps) = (case.number("clip_factor"), case.number("eps"));
+        let got = host(clip::units(flat(g.f32()), flat(w.f32()), &w.shape, axis, lambda, eps));
         let key = format!("out{i}");
-        case.close(&key, &key, &host(got), &case.array(&key).values);
+        case.close(&key, &key, &got, &case.array(&key).values);
+        let unit = if axis.is_some() { g.values.len() / g.shape[0] } else { g.values.len() };
+        let changed = got
+            .chunks(unit)
+            .zip(g.values.chunks(unit))
+            .map(|(got, g)| got.iter().zip(g).any(|(got, g)| (got - g).abs() > 1e-5 * g.abs()));
+        let want: Vec<bool> = expected.list().into_iter().map(Json::flag).collect();
+        assert_eq!(changed.collect::<Vec<bool>>(), want, "{}: clipped units of w{i}", case.name);
     }
 }
 
 fn global_norm_of(case: &Case) {
-    let gradients: Vec<Tensor<1>> = (0..3).map(|i| flat(case.array(&format!("g{i}")).f32())).collect();
-    for (k, max) in numbers(case.setting("max_norms")).into_iter().enumerate() {
-        let square = Tensor::cat(gradients.iter().map(|g| g.clone().square().sum()).collect(), 0).sum();
+    let gradients: Vec<Tensor<1>> = (0..count(case, "g")).map(|i| flat(case.array(&format!("g{i}")).f32())).collect();
+    let square_of = |g: &Tensor<1>| g.clone().square().sum();
+    let clipped = |key: &str, gradient: &Tensor<1>, coefficient: Tensor<1>| {
+        case.close("*.out*", key, &host(gradient.clone() * coefficient), &case.array(key).values);
+    };
+    let rows = case.expected().at("rows").list();
+    let max_norms = case.setting("max_norms").numbers();
+    assert_eq!(rows.len(), max_norms.len(), "{}: rows", case.name);
+    for (k, (max, row)) in max_norms.into_iter().zip(rows).enumerate() {
+        case.equal("rows", "max_norm", max, row.at("max_norm"));
+        let square = Tensor::cat(gradients.iter().map(square_of).collect(), 0).sum();
         let coefficient = clip::coefficient(square.clone(), max);
         for (i, gradient) in gradients.iter().enumerate() {
-            let got = gradient.clone() * coefficient.clone();
-            let key = format!("max{k}.out{i}");
-            case.close("*.out*", &key, &host(got), &case.array(&key).values);
+            clipped(&format!("max{k}.out{i}"), gradient, coefficient.clone());
+            // Each tensor by itself.
+            clipped(&format!("per_tensor.max{k}.out{i}"), gradient, clip::coefficient(square_of(gradient), max));
         }
-        let row = &case.json["expected"]["rows"][k];
-        case.close("rows", "norm", &host(square.sqrt()), &[row["total_l2"].as_f64().unwrap()]);
-        case.close("rows", "coefficient", &host(coefficient), &[row["coefficient"].as_f64().unwrap()]);
+        case.equal("rows", "norm", host(square.sqrt())[0], row.at("total_l2"));
+        case.equal("rows", "coefficient", host(coefficient)[0], row.at("coefficient"));
+        let largest = Tensor::cat(gradients.clone(), 0).abs().max();
+        case.equal("rows", "largest entry", host(largest.clone())[0], row.at("total_inf"));
+        let coefficient = clip::coefficient(largest.square(), max);
+        case.equal("rows", "coefficient of the largest entry", host(coefficient)[0], row.at("coefficient_inf"));
     }
-}
-
-/// The weights before the first step. In the files p0 is the last weight once more, so they are found
-/// from p1 by the rule in reverse; all later steps then have to follow from them.
-fn start_of(case: &Case, config: OptimizerConfig, lr: f64, decay: f64) -> Vec<f32> {
-    let (p0, p1, g) = (case.array("p0"), case.array("p1"), case.array("g0"));
-    let last = format!("p{}", case.size("steps"));
-    if max_difference(&p0.f32(), &case.array(&last).f32()) > 1e-5 {
-        return p0.f32();
+    for name in case.names_behind("by_value.") {
+        case.skip(&format!("tensors/by_value.{name}"), "not a setting of the product: a clip by value");
     }
-    let before = |(p, g): (&f64, &f64)| match config {
-        OptimizerConfig::Adamw { .. } | OptimizerConfig::Lion { .. } => (p + lr * g.signum()) / (1.0 - lr * decay),
-        OptimizerConfig::Sgd { .. } => (p + lr * g) / (1.0 - lr * decay),
-        // The step is the sign of g + decay p.
-        OptimizerConfig::Adam { .. } => match p + lr {
-            up if g + decay * up > 0.0 => up,
-            _ => p - lr,
-        },
-    };
-    p1.values.iter().zip(&g.values).map(|pair| before(pair) as f32).collect()
 }
 
 fn steps_of(case: &Case) {
-    let (lr, weight_decay, eps) = (case.number("lr"), case.number("weight_decay"), case.number("eps"));
-    let betas = || <[f64; 2]>::try_from(numbers(case.setting("betas"))).unwrap();
+    let (lr, weight_decay) = (case.number("lr"), case.number("weight_decay"));
+    let betas = || <[f64; 2]>::try_from(case.setting("betas").numbers()).unwrap();
+    let not_of_the_rule = |keys: &[&str]| {
+        keys.iter().for_each(|key| case.skip(&format!("settings/{key}"), "no part of this optimizer's rule"));
+    };
     let config = match case.text("optimizer") {
-        "adamw" => OptimizerConfig::Adamw { lr, betas: betas(), eps, weight_decay: weight_decay.into() },
-        "adam_l2" => OptimizerConfig::Adam { lr, betas: betas(), eps, weight_decay },
+        "adamw" => {
+            OptimizerConfig::Adamw { lr, betas: betas(), eps: case.number("eps"), weight_decay: weight_decay.into() }
+        }
+        "adam_l2" => OptimizerConfig::Adam { lr, betas: betas(), eps: case.number("eps"), weight_decay },
         "sgd_momentum" => OptimizerConfig::Sgd { lr, momentum: case.number("momentum"), nesterov: false, weight_decay },
         // The rule in words has the averages; settings.betas are those of Adam.
-        "lion" => OptimizerConfig::Lion { lr, betas: [0.9, 0.99], weight_decay: weight_decay.into() },
+        "lion" => OptimizerConfig::Lion { lr, betas: betas_in_words(case), weight_decay: weight_decay.into() },
         other => panic!("{}: unknown optimizer {other:?}", case.name),
     };
+    let eps = match config {
+        OptimizerConfig::Adamw { eps, .. } | OptimizerConfig::Adam { eps, .. } => {
+            not_of_the_rule(&["momentum"]);
+            eps
+        }
+        OptimizerConfig::Sgd { .. } => {
+            not_of_the_rule(&["betas/*", "eps"]);
+            0.0
+        }
+        OptimizerConfig::Lion { .. } => {
+            not_of_the_rule(&["betas/*", "eps", "momentum"]);
+            0.0
+        }
+    };
     let mut rule = unitgain_train::optim::Rule::new(config);
-    let mut w = flat(start_of(case, config, lr, weight_decay));
+    let mut w = flat(case.array("p0").f32());
+    assert_eq!(case.size("steps"), count(case, "g"), "{}: steps", case.name);
     for t in 0..case.size("steps") {
         w = rule.step(w, flat(case.array(&format!("g{t}")).f32()), lr, weight_decay, eps);
         let key = format!("p{}", t + 1);
         case.close(&key, &key, &host(w.clone()), &case.array(&key).values);
+    }
+}
+
+/// `b = (0.9, 0.99)` of a rule.
+fn betas_in_words(case: &Case) -> [f64; 2] {
+    let rule = case.text("rule");
+    let inside = rule.split_once("b = (").and_then(|(_, rest)| rest.split_once(')')).map(|(inside, _)| inside);
+    let numbers = inside.map(|inside| inside.split(", ").map(str::parse::<f64>).collect::<Result<Vec<_>, _>>());
+    match numbers {
+        Some(Ok(betas)) if betas.len() == 2 => [betas[0], betas[1]],
+        _ => panic!("{}: no averages in the rule {rule:?}", case.name),
     }
 }
 

@@ -12,6 +12,7 @@ mod golden_extras;
 mod golden_init;
 mod golden_mup;
 mod golden_norms;
+mod leaves;
 mod model;
 mod norms;
 mod optimizers;

@@ -4,7 +4,10 @@ use crate::common::tests_a_gpu;
 use burn::tensor::{DType, TensorData};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use unitgain_model::{NormConfig, Placement, ScaleConfig};
 
@@ -16,11 +19,163 @@ fn root() -> PathBuf {
     }
 }
 
-/// One case.
+/// One case. It notes what is asked of it: see [`Case::unasked`].
 pub(crate) struct Case {
     pub(crate) name: String,
-    pub(crate) json: Value,
-    pub(crate) tensors: HashMap<String, Array>,
+    json: Value,
+    tensors: HashMap<String, Array>,
+    asked: RefCell<HashSet<*const Value>>,
+    asked_tensors: RefCell<HashSet<String>>,
+    skipped: RefCell<Vec<(String, String)>>,
+}
+
+/// Why a case or a part of it is passed over: settings that reference cases have and the product has not.
+pub(crate) mod not_a_setting {
+    pub(crate) const ONE_LENGTH: &str = "not a setting of the product: one length of the whole matrix";
+    pub(crate) const SCALE_OF_EACH_HEAD: &str = "not a setting of the product: a learned attention scale of each head";
+    pub(crate) const READOUT_BIAS: &str = "not a setting of the product: a bias of the head";
+    pub(crate) const OUTPUT_MULTIPLIER: &str = "not a setting of the product: an output multiplier that is tuned";
+    pub(crate) const GAIN: &str = "not a setting of the product: the gain of this activation";
+    pub(crate) const BACKWARD_GAIN: &str = "not a setting of the product: the gain that keeps gradients";
+}
+
+/// What a case says about itself beside its settings, numbers and tensors. Tolerances belong to what is compared.
+const ABOUT: [&str; 15] = [
+    "case",
+    "kind",
+    "notes",
+    "reading",
+    "footgun",
+    "attention_scale_rule",
+    "generated_by",
+    "torch",
+    "cross_checked",
+    "torch_f32_error",
+    "torch_f32_run",
+    "loss",
+    "tensors",
+    "tolerance",
+    "per_channel_atol",
+];
+
+/// A value of a case, which is marked as asked for when it is read.
+#[derive(Clone, Copy)]
+pub(crate) struct Json<'a> {
+    case: &'a Case,
+    value: &'a Value,
+}
+
+impl fmt::Display for Json<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+impl<'a> Json<'a> {
+    fn ask(self) -> &'a Value {
+        self.case.asked.borrow_mut().insert(self.value);
+        self.value
+    }
+
+    fn fail(self, wanted: &str) -> ! {
+        panic!("{}: {} is not {wanted}", self.case.name, self.value)
+    }
+
+    /// The value of a key, null where there is none.
+    pub(crate) fn at(self, key: &str) -> Self {
+        Self { value: &self.value[key], ..self }
+    }
+
+    /// The value, unless it is null.
+    pub(crate) fn given(self) -> Option<Self> {
+        if self.value.is_null() {
+            self.ask();
+            return None;
+        }
+        Some(self)
+    }
+
+    pub(crate) fn f64(self) -> f64 {
+        self.ask().as_f64().unwrap_or_else(|| self.fail("a number"))
+    }
+
+    pub(crate) fn size(self) -> usize {
+        self.ask().as_u64().unwrap_or_else(|| self.fail("a size")) as usize
+    }
+
+    pub(crate) fn flag(self) -> bool {
+        self.ask().as_bool().unwrap_or_else(|| self.fail("true or false"))
+    }
+
+    pub(crate) fn text(self) -> &'a str {
+        self.ask().as_str().unwrap_or_else(|| self.fail("a text"))
+    }
+
+    pub(crate) fn is_number(self) -> bool {
+        self.value.is_number()
+    }
+
+    pub(crate) fn is_list(self) -> bool {
+        self.value.is_array()
+    }
+
+    /// The values of a list.
+    pub(crate) fn list(self) -> Vec<Self> {
+        self.ask();
+        let list = self.value.as_array().unwrap_or_else(|| self.fail("a list"));
+        list.iter().map(|value| Self { value, ..self }).collect()
+    }
+
+    /// The keys and values of a table.
+    pub(crate) fn table(self) -> Vec<(&'a str, Self)> {
+        self.ask();
+        let table = self.value.as_object().unwrap_or_else(|| self.fail("a table"));
+        table.iter().map(|(key, value)| (key.as_str(), Self { value, ..self })).collect()
+    }
+
+    /// A list of numbers.
+    pub(crate) fn numbers(self) -> Vec<f64> {
+        self.list().into_iter().map(Self::f64).collect()
+    }
+
+    /// A list of sizes.
+    pub(crate) fn sizes(self) -> Vec<usize> {
+        self.list().into_iter().map(Self::size).collect()
+    }
+}
+
+/// Values without values in them, by path.
+fn leaves<'a>(value: &'a Value, path: &str, found: &mut Vec<(String, &'a Value)>) {
+    match value {
+        Value::Object(table) if !table.is_empty() => {
+            table.iter().for_each(|(key, value)| leaves(value, &format!("{path}/{}", part(key)), found));
+        }
+        Value::Array(list) if !list.is_empty() => {
+            list.iter().enumerate().for_each(|(i, value)| leaves(value, &format!("{path}/{i}"), found));
+        }
+        Value::Object(_) | Value::Array(_) => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            found.push((path.to_string(), value));
+        }
+    }
+}
+
+/// A key as a part of a path.
+fn part(key: &str) -> String {
+    key.replace('/', "|")
+}
+
+/// Whether a path fits a pattern: `*` is any one part of it, and `**` any number of them.
+pub(crate) fn fits(pattern: &str, path: &str) -> bool {
+    fn parts(pattern: &[&str], path: &[&str]) -> bool {
+        match (pattern, path) {
+            ([], []) => true,
+            (["**", rest @ ..], _) => (0..=path.len()).any(|n| parts(rest, &path[n..])),
+            ([wanted, rest @ ..], [part, others @ ..]) => (*wanted == "*" || wanted == part) && parts(rest, others),
+            ([_, ..], []) | ([], [_, ..]) => false,
+        }
+    }
+    parts(&pattern.split('/').collect::<Vec<_>>(), &path.split('/').collect::<Vec<_>>())
 }
 
 /// A tensor on the host.
@@ -41,55 +196,271 @@ impl Array {
         let values = (0..rows * columns).map(|k| self.values[k % rows * columns + k / rows]).collect();
         Self { shape: vec![columns, rows], values }
     }
+
+    /// The same with a third of the numbers changed, by a quarter of the largest and a little; a class or a token
+    /// becomes another.
+    fn changed(&self) -> Self {
+        let mut other = self.clone();
+        let whole = self.values.iter().all(|x| x.fract() == 0.0 && (0.0..1e4).contains(x)) && self.values.len() > 8;
+        let largest = self.values.iter().fold(0f64, |most, x| most.max(x.abs()));
+        // No pattern that a mean over rows or columns would take out.
+        for (i, value) in other.values.iter_mut().enumerate().filter(|(i, _)| (i * 7 + i / 5).is_multiple_of(3)) {
+            *value = match (whole, *value) {
+                (true, 0.0) => 1.0,
+                (true, x) => x - 1.0,
+                (false, x) => x + (0.25 * largest + 1e-3) * (1.0 + 0.3 * (i % 4) as f64),
+            };
+        }
+        other
+    }
 }
 
-/// Runs `check` on every case of a category; it answers false for a kind that it does not know.
-pub(crate) fn walk(category: &str, mut check: impl FnMut(&str, &Case) -> bool) {
+/// Another value of the same type, and none of null or what is empty.
+fn another(value: &Value) -> Option<Value> {
+    Some(match value {
+        Value::Bool(flag) => Value::from(!flag),
+        Value::String(_) => Value::from("another"),
+        Value::Number(number) => match (number.as_u64(), number.as_f64()) {
+            (Some(0), _) => Value::from(1),
+            (Some(n), _) => Value::from(2 * n),
+            (None, Some(x)) if x.abs() < 1e-12 => Value::from(0.25),
+            // An eps counts for little.
+            (None, Some(x)) if x.abs() < 1e-4 => Value::from(100.0 * x),
+            (None, Some(x)) => Value::from(1.25 * x),
+            (None, None) => return None,
+        },
+        Value::Null | Value::Array(_) | Value::Object(_) => return None,
+    })
+}
+
+/// The value at a path.
+fn leaf<'a>(json: &'a mut Value, path: &str) -> &'a mut Value {
+    path.split('/').fold(json, |value, part| match value {
+        Value::Array(list) => &mut list[part.parse::<usize>().unwrap()],
+        Value::Object(table) => table.iter_mut().find(|(key, _)| self::part(key) == part).unwrap().1,
+        other => panic!("{other} has no parts"),
+    })
+}
+
+/// What a test does with a case; it answers false for a kind that it does not know.
+pub(crate) type Check = fn(kind: &str, case: &Case) -> bool;
+
+/// Runs `check` on every case of a category, and fails where something in a case was not asked for.
+pub(crate) fn walk(category: &str, check: Check) {
+    let cases = cases(category);
+    // All that fail are told of.
+    let holds = |case: &Case| catch_unwind(AssertUnwindSafe(|| case.hold(check))).is_ok();
+    let failed: Vec<&str> = cases.iter().filter(|case| !holds(case)).map(|case| case.name.as_str()).collect();
+    println!("{category}: {} cases", cases.len());
+    assert!(failed.is_empty(), "{category}: {} of {} cases fail: {failed:?}", failed.len(), cases.len());
+}
+
+/// Whether the reference data are those of the repository.
+pub(crate) fn is_own() -> bool {
+    std::env::var_os("UNITGAIN_GOLDEN").is_none()
+}
+
+/// The categories in the repository.
+pub(crate) fn categories() -> Vec<String> {
+    let folders = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")).unwrap();
+    folders.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Every case of a category.
+pub(crate) fn cases(category: &str) -> Vec<Case> {
     let folder = root().join(category);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut folders: Vec<PathBuf> =
         entries.map(|e| e.unwrap().path()).filter(|p| p.join("case.json").exists()).collect();
     folders.sort();
     assert!(!folders.is_empty(), "{} has no cases", folder.display());
-    for folder in &folders {
-        let case = Case::read(folder);
-        let kind = case.json["kind"].as_str().expect("a kind").to_string();
-        assert!(check(&kind, &case), "{}: unknown kind {kind:?}", case.name);
-    }
-    println!("{category}: {} cases", folders.len());
+    folders.iter().map(|folder| Case::read(folder)).collect()
 }
 
 impl Case {
+    fn new(name: String, json: Value, tensors: HashMap<String, Array>) -> Self {
+        let asked = RefCell::default();
+        Self { name, json, tensors, asked, asked_tensors: RefCell::default(), skipped: RefCell::default() }
+    }
+
     fn read(folder: &Path) -> Self {
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let json: Value = serde_json::from_slice(&std::fs::read(folder.join("case.json")).unwrap()).unwrap();
         let mut tensors = read_tensors(folder);
-        if let (Some(shared), Some(category)) = (json["settings"]["shared"].as_str(), folder.parent()) {
-            let uses: Vec<&str> =
-                json["uses"].as_array().map_or(vec![], |all| all.iter().filter_map(Value::as_str).collect());
-            let shared = read_tensors(&category.join(shared)).into_iter();
-            tensors.extend(shared.filter(|(name, _)| uses.contains(&name.as_str()) || name == "x" || name == "cot"));
+        let declared = json["tensors"].as_object().unwrap_or_else(|| panic!("{name} declares no tensors"));
+        assert_eq!(declared.len(), tensors.len(), "{name}: other tensors are in the file than case.json declares");
+        for (tensor, about) in declared {
+            let shape = tensors.get(tensor).map(|array| serde_json::json!(array.shape));
+            assert_eq!(shape.as_ref(), Some(&about["shape"]), "{name}: {tensor} is not what case.json declares");
+        }
+        if let (Some(shared), Some(uses)) = (json["settings"]["shared"].as_str(), json["uses"].as_array()) {
+            let given = read_tensors(&folder.with_file_name(shared));
+            for name in uses.iter().filter_map(Value::as_str).chain(["x", "cot"]) {
+                let array = given.get(name).unwrap_or_else(|| panic!("{shared} has no {name}"));
+                tensors.insert(name.to_string(), array.clone());
+            }
         }
         if let Some(other) = json["weights_in"].as_str() {
             tensors.extend(read_tensors(&root().join(other)).into_iter().filter(|(name, _)| name.starts_with("init.")));
         }
-        Self { name, json, tensors }
+        Self::new(name, json, tensors)
     }
 
-    pub(crate) fn setting(&self, key: &str) -> &Value {
-        &self.json["settings"][key]
+    /// The case that a setting names with its category.
+    pub(crate) fn other(&self, key: &str) -> Self {
+        Self::read(&root().join(self.text(key)))
+    }
+
+    pub(crate) fn kind(&self) -> &str {
+        self.json["kind"].as_str().unwrap_or_else(|| panic!("{} has no kind", self.name))
+    }
+
+    /// Fails unless `check` knows the kind of this case, holds, and asks for everything that is in it.
+    pub(crate) fn hold(&self, check: Check) {
+        let kind = self.kind();
+        assert!(check(kind, self), "{}: no test of kind {kind:?}", self.name);
+        let unasked = self.unasked();
+        let shown = unasked.iter().take(40).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let count = unasked.len();
+        assert!(
+            unasked.is_empty(),
+            "{}: the test of {kind:?} holds, but it neither asked for {count} things of the case nor passed them over \
+             by name: {shown}",
+            self.name
+        );
+    }
+
+    /// Passes over what fits `pattern`: the parts of a path are keys and indices, `*` is any one part, `**` any
+    /// number of them; tensors are in `tensors`.
+    pub(crate) fn skip(&self, pattern: &str, why: &str) {
+        self.skipped.borrow_mut().push((pattern.to_string(), why.to_string()));
+    }
+
+    /// Why something is passed over.
+    fn why_skipped(&self, path: &str) -> Option<String> {
+        let always = match path {
+            "settings/seed" => Some("of the generator, whose numbers the case holds"),
+            "settings/formula" | "settings/rule" | "settings/note" => Some("words"),
+            "settings/shared" | "weights_in" => Some("the folder of tensors, which are read with the case"),
+            _ => None,
+        };
+        let named =
+            || self.skipped.borrow().iter().find(|(pattern, _)| fits(pattern, path)).map(|(_, why)| why.clone());
+        named().or_else(|| always.map(str::to_string))
+    }
+
+    fn all_leaves(&self) -> Vec<(String, &Value)> {
+        let mut found = Vec::new();
+        for (key, value) in self.json.as_object().into_iter().flatten() {
+            if !ABOUT.contains(&key.as_str()) {
+                leaves(value, &part(key), &mut found);
+            }
+        }
+        found
+    }
+
+    /// Every setting, expected number and tensor that was neither asked for nor passed over.
+    fn unasked(&self) -> Vec<String> {
+        let (asked, asked_tensors) = (self.asked.borrow(), self.asked_tensors.borrow());
+        let leaves = self.all_leaves().into_iter();
+        let values = leaves.filter(|(_, value)| !asked.contains(&std::ptr::from_ref(*value))).map(|(path, _)| path);
+        let names = self.tensors.keys().filter(|name| !asked_tensors.contains(*name));
+        let all = values.chain(names.map(|name| format!("tensors/{name}")));
+        let mut all: Vec<String> = all.filter(|path| self.why_skipped(path).is_none()).collect();
+        all.sort();
+        all
+    }
+
+    /// The case with each of its settings, numbers and tensors changed in turn, by path; and what of it is passed over,
+    /// by reason. To be asked of a case that was held.
+    pub(crate) fn changed(&self) -> (Vec<(String, Self)>, BTreeMap<String, usize>) {
+        let (mut cases, mut passed) = (Vec::new(), BTreeMap::new());
+        let with = |json: &Value, tensors: &HashMap<String, Array>| {
+            Self::new(self.name.clone(), json.clone(), tensors.clone())
+        };
+        for (path, value) in self.all_leaves() {
+            if let Some(why) =
+                self.why_skipped(&path).filter(|_| !self.asked.borrow().contains(&std::ptr::from_ref(value)))
+            {
+                *passed.entry(why).or_insert(0) += 1;
+                continue;
+            }
+            let Some(other) = another(value) else { continue };
+            let mut json = self.json.clone();
+            *leaf(&mut json, &path) = other;
+            cases.push((path, with(&json, &self.tensors)));
+        }
+        for (name, array) in &self.tensors {
+            let path = format!("tensors/{name}");
+            if let Some(why) = self.why_skipped(&path).filter(|_| !self.asked_tensors.borrow().contains(name)) {
+                *passed.entry(why).or_insert(0) += 1;
+                continue;
+            }
+            let mut tensors = self.tensors.clone();
+            tensors.insert(name.clone(), array.changed());
+            cases.push((path, with(&self.json, &tensors)));
+        }
+        (cases, passed)
+    }
+
+    /// The case with one more number.
+    pub(crate) fn with_number(mut self, part: &str, key: &str) -> Self {
+        self.json[part][key] = Value::from(0.5);
+        self
+    }
+
+    /// The case with one more tensor.
+    pub(crate) fn with_tensor(mut self, name: &str) -> Self {
+        self.tensors.insert(name.to_string(), Array { shape: vec![1], values: vec![0.5] });
+        self
+    }
+
+    /// The case as one of another kind.
+    pub(crate) fn of_kind(mut self, kind: &str) -> Self {
+        self.json["kind"] = Value::from(kind);
+        self
+    }
+
+    /// A part of the case beside its settings and expected numbers.
+    pub(crate) fn part(&self, key: &str) -> Json<'_> {
+        Json { case: self, value: &self.json[key] }
+    }
+
+    pub(crate) fn expected(&self) -> Json<'_> {
+        self.part("expected")
+    }
+
+    pub(crate) fn setting(&self, key: &str) -> Json<'_> {
+        self.part("settings").at(key)
     }
 
     pub(crate) fn number(&self, key: &str) -> f64 {
-        self.setting(key).as_f64().unwrap_or_else(|| panic!("{}: settings.{key} is not a number", self.name))
+        self.setting(key).f64()
     }
 
     pub(crate) fn size(&self, key: &str) -> usize {
-        self.setting(key).as_u64().unwrap_or_else(|| panic!("{}: settings.{key} is not a size", self.name)) as usize
+        self.setting(key).size()
     }
 
     pub(crate) fn text(&self, key: &str) -> &str {
-        self.setting(key).as_str().unwrap_or_else(|| panic!("{}: settings.{key} is not a text", self.name))
+        self.setting(key).text()
+    }
+
+    pub(crate) fn flag(&self, key: &str) -> bool {
+        self.setting(key).flag()
+    }
+
+    /// Fails unless a setting in words says each of these.
+    pub(crate) fn says(&self, key: &str, facts: &[&str]) {
+        let text = self.text(key);
+        for fact in facts {
+            assert!(text.contains(fact), "{}: settings.{key} does not say {fact:?}: {text:?}", self.name);
+        }
+    }
+
+    /// Fails unless a size that the settings name is that of what the test read.
+    pub(crate) fn same_size(&self, key: &str, size: usize) {
+        assert_eq!(self.size(key), size, "{}: settings.{key} is not the size of the case's tensors", self.name);
     }
 
     /// The norm of a case that names one.
@@ -103,19 +474,49 @@ impl Case {
     }
 
     pub(crate) fn array(&self, name: &str) -> &Array {
-        self.tensors.get(name).unwrap_or_else(|| panic!("{}: no tensor {name}", self.name))
+        self.find(name).unwrap_or_else(|| panic!("{}: no tensor {name}", self.name))
+    }
+
+    /// A tensor that a case may have.
+    pub(crate) fn find(&self, name: &str) -> Option<&Array> {
+        let found = self.tensors.get(name)?;
+        self.asked_tensors.borrow_mut().insert(name.to_string());
+        Some(found)
+    }
+
+    /// Names of the tensors, which are not marked as asked for by this.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.tensors.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// What is behind a prefix in the names of tensors.
+    pub(crate) fn names_behind(&self, prefix: &str) -> Vec<&str> {
+        self.names().into_iter().filter_map(|name| name.strip_prefix(prefix)).collect()
+    }
+
+    /// `atol` and `rtol` of the case for `key`.
+    pub(crate) fn tolerance(&self, key: &str) -> (f64, f64) {
+        let tolerance = &self.json["tolerance"][key];
+        let bound =
+            |name: &str| tolerance[name].as_f64().unwrap_or_else(|| panic!("{}: no tolerance for {key}", self.name));
+        (bound("atol"), bound("rtol"))
+    }
+
+    /// [`Case::close`] of one number.
+    pub(crate) fn equal(&self, key: &str, what: &str, got: f64, want: Json<'_>) {
+        self.close(key, what, &[got], &[want.f64()]);
     }
 
     /// Fails unless `|got - want| <= atol + rtol |want|` everywhere, with the tolerance that the case
     /// gives for `key`.
     pub(crate) fn close(&self, key: &str, what: &str, got: &[f64], want: &[f64]) {
-        let tolerance = &self.json["tolerance"][key];
-        let bound =
-            |name: &str| tolerance[name].as_f64().unwrap_or_else(|| panic!("{}: no tolerance for {key}", self.name));
+        let (atol, rtol) = self.tolerance(key);
         // Where PyTorch's own float32 loses more than the bound, ten times its loss is the bound, as
         // everywhere else: a sum that almost cancels has no digits to spare.
-        let of_torch = tolerance["torch_f32_worst_relative"].as_f64().unwrap_or(0.0);
-        let (atol, rtol) = (bound("atol"), bound("rtol").max(10.0 * of_torch));
+        let of_torch = self.json["tolerance"][key]["torch_f32_worst_relative"].as_f64().unwrap_or(0.0);
+        let rtol = rtol.max(10.0 * of_torch);
         // A GPU's tanh and exp are exact to so much of 1, however small the argument is.
         let atol = if tests_a_gpu() { atol.max(2f64.powi(-23)) } else { atol };
         assert_eq!(got.len(), want.len(), "{}: {what} has another length", self.name);
@@ -236,25 +637,16 @@ impl Names {
         names
     }
 
-    /// Weights under our names and in our layout.
-    pub(crate) fn ours<'a>(
-        &self,
-        case: &Case,
-        weights: impl Iterator<Item = (&'a str, &'a Array)>,
-    ) -> HashMap<String, (Vec<usize>, Vec<f32>)> {
-        weights
-            .map(|(name, array)| {
-                let (path, turned) = self.0.get(name).unwrap_or_else(|| panic!("{}: unknown weight {name}", case.name));
-                let array = if *turned { array.transposed() } else { array.clone() };
-                (path.clone(), (array.shape.clone(), array.f32()))
-            })
-            .collect()
+    /// Tensors of a case, whose names there have a prefix, under our names and in our layout.
+    pub(crate) fn ours(&self, case: &Case, names: &[&str], prefix: &str) -> HashMap<String, (Vec<usize>, Vec<f32>)> {
+        let of = |name: &&str| {
+            let (path, turned) = self.0.get(*name).unwrap_or_else(|| panic!("{}: unknown weight {name}", case.name));
+            let array = case.array(&format!("{prefix}{name}"));
+            let array = if *turned { array.transposed() } else { array.clone() };
+            (path.clone(), (array.shape.clone(), array.f32()))
+        };
+        names.iter().map(of).collect()
     }
-}
-
-/// A list of numbers.
-pub(crate) fn numbers(value: &Value) -> Vec<f64> {
-    value.as_array().expect("a list").iter().map(|x| x.as_f64().expect("a number")).collect()
 }
 
 /// Placement and scale by the reference's name; the settings of the case hold their numbers.
@@ -262,10 +654,7 @@ pub(crate) fn connection(name: &str, case: &Case) -> Option<(Placement, ScaleCon
     let one = ScaleConfig::One {};
     let learned = ScaleConfig::LayerScale { init: None };
     Some(match name {
-        "pre_ln" => match case.setting("branch_multiplier").as_f64() {
-            Some(value) => (Placement::PreNorm {}, ScaleConfig::Constant { value }),
-            None => (Placement::PreNorm {}, one),
-        },
+        "pre_ln" => (Placement::PreNorm {}, one),
         "post_ln" => (Placement::PostNorm {}, one),
         "deepnorm" => (Placement::DeepNorm {}, one),
         "sandwich" => (Placement::Sandwich {}, one),

@@ -4,6 +4,8 @@ pub(crate) mod golden;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use unitgain_init::sample;
@@ -32,6 +34,19 @@ impl Drop for Scratch {
 pub(crate) fn generator() -> MutexGuard<'static, ()> {
     static GENERATOR: Mutex<()> = Mutex::new(());
     GENERATOR.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What `compute` gives, computed once for each key: a long run is then compared with many numbers. The key has
+/// everything that the result is of.
+pub(crate) fn memo<T: Clone + Send + 'static>(key: String, compute: impl FnOnce() -> T) -> T {
+    static KNOWN: Mutex<BTreeMap<String, Box<dyn Any + Send>>> = Mutex::new(BTreeMap::new());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(value) = known().get(&key) {
+        return value.downcast_ref::<T>().expect("one type a key").clone();
+    }
+    let value = compute();
+    known().insert(key, Box::new(value.clone()));
+    value
 }
 
 /// The values of one parameter.
