@@ -361,19 +361,8 @@ fn quadrature(case: &Case, gains: Json<'_>) {
     // Of the digits that are given, three fewer; a mean of 0 has none.
     let bound = 10f64.powi(3 - case.size("digits") as i32);
     for (name, want) in gains.table() {
-        let (slope, function) = match name.strip_prefix("leaky_relu_") {
-            Some(slope) => (slope.parse::<f64>().unwrap(), Function::LeakyRelu),
-            None => match function(name) {
-                Some(function) => (0.0, function),
-                None if HAS_NO_GAIN.iter().any(|known| name.starts_with(known)) => {
-                    case.skip(&format!("expected/gains/{name}/**"), not_a_setting::GAIN);
-                    continue;
-                }
-                None => panic!("{}: no test of the function {name}", case.name),
-            },
-        };
-        let own = |z: f64| if function == Function::LeakyRelu { z.max(slope * z) } else { function.at(z) };
-        let moments = moments(own);
+        let function = function(name).unwrap_or_else(|| panic!("{}: no test of the function {name}", case.name));
+        let moments = function.moments();
         let near = |what: &str, got: f64, want: f64, bound: f64| {
             assert!((got - want).abs() <= bound * want.abs().max(1e-3), "{}: {name}: {what} {got} {want}", case.name);
         };
@@ -381,46 +370,48 @@ fn quadrature(case: &Case, gains: Json<'_>) {
         close("E f", moments.mean, number(want, "E_f"));
         close("E f^2", moments.second, number(want, "E_f2"));
         close("Var f", moments.variance(), number(want, "Var_f"));
+        close("E f'^2", function.second_moment_of_slope(), number(want, "E_df2"));
         close("1 / sqrt(E f^2)", moments.second.powf(-0.5), number(want, "lambda"));
         close("1 / std f", moments.variance().powf(-0.5), number(want, "nfnet_gamma_1_over_std"));
-        for key in ["E_df2", "gain_backward"] {
-            case.skip(&format!("expected/gains/{name}/{key}"), not_a_setting::BACKWARD_GAIN);
-        }
         // Of four million numbers, and of as many as timm took.
         near("E f^2 of samples", moments.second, number(want, "monte_carlo_E_f2_4e6"), 1e-2);
         if let Some(sampled) = want.at("timm_nonlin_gamma").given() {
             near("timm's 1 / std f", moments.variance().powf(-0.5), sampled.f64(), 3e-3);
             let table = name.strip_suffix("_erf").unwrap_or(name);
-            let table = if function == Function::LeakyRelu { "leaky_relu" } else { table };
+            let table = if matches!(function, Function::LeakyRelu { .. }) { "leaky_relu" } else { table };
             close("timm's table", activation_gain(table).expect("a gain of timm's"), sampled.f64());
         }
         if let Some(torch) = want.at("torch_calculate_gain").given() {
-            let got = if function == Function::LeakyRelu { Some(leaky_gain(slope)) } else { function.torch_gain() };
-            close("PyTorch's gain", got.expect("a gain of PyTorch's"), torch.f64());
+            close("PyTorch's gain", function.torch_gain().expect("a gain of PyTorch's"), torch.f64());
         }
-        if function != Function::LeakyRelu {
-            let gain = |gain: Gain| gain.value().unwrap();
-            close("gain", gain(Gain::SecondMoment { activation: function }), number(want, "lambda"));
-            close("gain", gain(Gain::Nfnet { activation: function }), number(want, "nfnet_gamma_1_over_std"));
-        }
+        let gain = |gain: Gain| gain.value().unwrap();
+        close("gain", gain(Gain::SecondMoment { activation: function }), number(want, "lambda"));
+        close("gain", gain(Gain::Backward { activation: function }), number(want, "gain_backward"));
+        close("gain", gain(Gain::Nfnet { activation: function }), number(want, "nfnet_gamma_1_over_std"));
     }
 }
 
-/// Activations by the beginning of their names for which the product has no gain.
-const HAS_NO_GAIN: [&str; 9] =
-    ["relu6", "hardswish", "hard_swish", "hardsigmoid", "softsign", "quick_gelu", "elu_", "dyt", "celu"];
-
 fn function(name: &str) -> Option<Function> {
+    if let Some(slope) = name.strip_prefix("leaky_relu_") {
+        return Some(Function::LeakyRelu { slope: slope.parse().ok()? });
+    }
+    if let Some(alpha) = name.strip_prefix("elu_") {
+        return Some(Function::Elu { alpha: alpha.parse().ok()? });
+    }
     Some(match name {
         "identity" | "linear" => Function::Linear,
         "relu" => Function::Relu,
-        "leaky_relu" => Function::LeakyRelu,
+        "leaky_relu" => Function::LeakyRelu { slope: 0.01 },
         "tanh" => Function::Tanh,
         "sigmoid" => Function::Sigmoid,
         "gelu_erf" | "gelu" => Function::Gelu,
         "gelu_tanh" => Function::GeluTanh,
         "silu" => Function::Silu,
-        "elu" => Function::Elu,
+        "elu" => Function::Elu { alpha: 1.0 },
+        "relu6" => Function::Relu6,
+        "hardswish" => Function::Hardswish,
+        "softsign" => Function::Softsign,
+        "quick_gelu" => Function::QuickGelu,
         "selu" => Function::Selu,
         "mish" => Function::Mish,
         "softplus" => Function::Softplus,
@@ -434,7 +425,7 @@ fn function(name: &str) -> Option<Function> {
 fn schemes(case: &Case, row: Json<'_>) {
     let (fan_in, fan_out) = (number(row, "fan_in"), number(row, "fan_out"));
     let gain = Gain::from(number(row, "gain_for_lecun_and_xavier"));
-    let kaiming = |slope, fan, form| Scheme::Kaiming { slope, fan, form, embedding_std: 0.02 };
+    let kaiming = |slope, fan, form| Scheme::Kaiming { slope, gain: None, fan, form, embedding_std: 0.02 };
     for form in [Form::Normal, Form::Uniform, Form::TruncatedNormal] {
         let each = [
             ("lecun", Scheme::Lecun { gain, form, embedding_std: 0.02 }),

@@ -65,12 +65,16 @@ pub enum Scheme {
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// `sqrt(2 / (1 + slope^2)) / sqrt(fan)`: keeps E[y^2] through ReLU layers, of that slope below 0
+    /// `gain / sqrt(fan)`, with `sqrt(2 / (1 + slope^2))` for a gain: keeps E[y^2] through ReLU layers, of that slope below 0
     /// (arXiv:1502.01852, eq. 10 and 15).
     Kaiming {
         /// Default 0.
         #[serde(default)]
         slope: f64,
+        /// In place of that of ReLU: `second_moment` of another activation with `fan_in`, `backward` with `fan_out`. Default
+        /// by `slope`, which then must be left out.
+        #[serde(default, deserialize_with = "gain::optional_number_or_table", skip_serializing_if = "Option::is_none")]
+        gain: Option<Gain>,
         /// Default `fan_in`.
         #[serde(default)]
         fan: Fan,
@@ -404,7 +408,7 @@ impl Scheme {
 
     /// [`Scheme::Kaiming`] with its defaults.
     pub fn kaiming() -> Self {
-        Self::Kaiming { slope: 0.0, fan: Fan::FanIn, form: Form::Normal, embedding_std: default_std() }
+        Self::Kaiming { slope: 0.0, gain: None, fan: Fan::FanIn, form: Form::Normal, embedding_std: default_std() }
     }
 
     /// [`Scheme::Lecun`] with its defaults.
@@ -472,9 +476,10 @@ impl Scheme {
             true => Ok(()),
             false => Err(format!("{key} = {x} must be a number from 1e-30 to 1e30")),
         };
-        let gained = |gain: Gain| match gain.value() {
-            Some(value) => positive("gain", value),
-            None => {
+        let gained = |gain: Gain| match (gain.check(), gain.value()) {
+            (Err(problem), _) => Err(problem),
+            (Ok(()), Some(value)) => positive("gain", value),
+            (Ok(()), None) => {
                 Err("gain = torch must be of an activation in PyTorch's table; take second_moment, or a number".into())
             }
         };
@@ -495,6 +500,12 @@ impl Scheme {
             Self::Xavier { gain, embedding_std, .. }
             | Self::Lecun { gain, embedding_std, .. }
             | Self::Orthogonal { gain, embedding_std } => gained(gain).and(positive("embedding_std", embedding_std)),
+            Self::Kaiming { slope, gain: Some(_), .. } if slope != 0.0 => {
+                Err(format!("slope = {slope} must be left out where there is a gain, which is in its place"))
+            }
+            Self::Kaiming { gain: Some(gain), embedding_std, .. } => {
+                gained(gain).and(positive("embedding_std", embedding_std))
+            }
             Self::Kaiming { slope, embedding_std, .. } => match slope.abs() <= 1e6 {
                 true => positive("embedding_std", embedding_std),
                 false => Err(format!("slope = {slope} must be a number from -1e6 to 1e6")),
@@ -593,12 +604,12 @@ impl Scheme {
             Self::TruncatedNormal { std, cut, corrected } => truncated(std, cut, corrected),
             Self::Sparse { nonzero, std, .. } => Draw::Entries(Distribution::Sparse { nonzero, std }),
             Self::Xavier { gain: g, form, .. } => Draw::Entries(form.of(number(g) * (2.0 / (fan_in + fan_out)).sqrt())),
-            Self::Kaiming { slope, fan, form, .. } => {
+            Self::Kaiming { slope, gain, fan, form, .. } => {
                 let fan = match fan {
                     Fan::FanIn => fan_in,
                     Fan::FanOut => fan_out,
                 };
-                Draw::Entries(form.of(leaky_gain(slope) / fan.sqrt()))
+                Draw::Entries(form.of(gain.map_or(leaky_gain(slope), number) / fan.sqrt()))
             }
             Self::Lecun { gain: g, form, .. } => Draw::Entries(form.of(number(g) * (1.0 / fan_in).sqrt())),
             Self::TorchLinear { .. } => Draw::Entries(Distribution::Uniform { bound: fan_in.powf(-0.5) }),
