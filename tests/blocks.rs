@@ -65,8 +65,11 @@ fn multiplied(multiplier: f64, layers: usize, width: usize) -> Vec<Joined> {
     }
     let (base_width, base_depth, base_head_dim) = (width, 1, None);
     let by_depth = [
-        (Parametrization::DepthMup { base_width, base_depth, base_head_dim }, -0.5),
-        (Parametrization::CompleteP { base_width, base_depth, base_head_dim, alpha: 1.0 }, -1.0),
+        (Parametrization::DepthMup { base_width, base_depth, base_head_dim, output_multiplier: 1.0 }, -0.5),
+        (
+            Parametrization::CompleteP { base_width, base_depth, base_head_dim, output_multiplier: 1.0, alpha: 1.0 },
+            -1.0,
+        ),
     ];
     for (parametrization, power) in by_depth {
         let scale = constant(multiplier / (layers as f64).powf(power));

@@ -174,7 +174,7 @@ fn a_calibration_that_does_not_fit_is_refused() {
         |model: ModelConfig, calibrate: Calibrate| run(model, Some(calibrate)).prepare().unwrap_err().to_string();
     assert!(problem(norm_free(), Calibrate::Admin {}).contains("placement = \"admin\""));
     assert!(problem(norm_free(), Calibrate::DataDependent { between: true }).contains("model.bias = true"));
-    let normed = ModelConfig { weight_norm: unitgain_model::WeightNormConfig::WeightNorm {}, ..tiny() };
+    let normed = ModelConfig { weight_norm: unitgain_model::WeightNormConfig::weight_norm(), ..tiny() };
     assert!(problem(normed, kind("lsuv").unwrap()).contains("weight_norm"));
     assert!(problem(tiny(), Calibrate::Lsuv { tolerance: 0.0, passes: 1 }).contains("init.calibrate.tolerance"));
     assert!(problem(tiny(), Calibrate::Lsuv { tolerance: 0.1, passes: 0 }).contains("init.calibrate.passes"));

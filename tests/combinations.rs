@@ -20,8 +20,14 @@ fn last_block(placement: Placement) -> BlockConfig {
 fn combinations_are_refused_or_warned_of() {
     let deep = || ModelConfig { placement: Placement::DeepNorm {}, ..tiny() };
     let mup = |base_width| Parametrization::mup(base_width);
-    let spectral = Parametrization::Spectral { base_width: 4, base_head_dim: None };
-    let complete = Parametrization::CompleteP { base_width: 4, base_depth: 1, base_head_dim: None, alpha: 1.0 };
+    let spectral = Parametrization::Spectral { base_width: 4, base_head_dim: None, output_multiplier: 1.0 };
+    let complete = Parametrization::CompleteP {
+        base_width: 4,
+        base_depth: 1,
+        base_head_dim: None,
+        output_multiplier: 1.0,
+        alpha: 1.0,
+    };
     let unit = Parametrization::u_mup();
     let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
     let dyt = NormConfig::Dyt { alpha: None, bias: true };
@@ -42,7 +48,7 @@ fn combinations_are_refused_or_warned_of() {
             norm: NormConfig::L2Norm { eps: 1e-5 },
             ..tiny()
         },
-        ModelConfig { zero_writers: true, weight_norm: WeightNormConfig::WeightNorm {}, ..tiny() },
+        ModelConfig { zero_writers: true, weight_norm: WeightNormConfig::weight_norm(), ..tiny() },
         ModelConfig { weight_norm: standardized, parametrization: mup(4), ..tiny() },
         ModelConfig { placement: Placement::HybridNorm {}, qk_norm: NormConfig::rms_norm(), ..tiny() },
         ModelConfig { placement: Placement::ResDual {}, mlp_placement: Some(Placement::PostNorm {}), ..tiny() },
@@ -122,7 +128,7 @@ fn combinations_are_refused_or_warned_of() {
     // Whatever makes the writers 0, what is 0 has no direction; where it is a gain that is 0 nothing is lost.
     for (name, placement) in [("zero", Placement::PreNorm {}), ("fixup", Placement::None {})] {
         let of = |weight_norm| ModelConfig { init: init(name), placement, weight_norm, ..tiny() }.resolved();
-        let problem = of(WeightNormConfig::WeightNorm {}).unwrap_err().to_string();
+        let problem = of(WeightNormConfig::weight_norm()).unwrap_err().to_string();
         assert!(problem.contains("has no direction") && problem.contains("scaled_weight_standardization"), "{problem}");
         assert!(of(standardized).is_ok() && of(WeightNormConfig::None {}).is_ok(), "{name}");
     }

@@ -383,7 +383,7 @@ fn spectral_factors(case: &Case, row: Json<'_>, (n_in, n_out): (usize, usize)) {
     let (base_in, base_out) = (fan_in / unit as f64, fan_out / unit as f64);
     let spec = Spec { role: Role::MlpIn, fan_in, fan_out, layers: 1, layer: None, width: unit as f64 };
     let shape = Shape { width: unit, head_dim: unit, layers: 1 };
-    let spectral = Parametrization::Spectral { base_width: 1, base_head_dim: None };
+    let spectral = Parametrization::Spectral { base_width: 1, base_head_dim: None, output_multiplier: 1.0 };
     let of = |update| spectral.factors(&spec, shape, update);
     let base_std = base_in.powf(-0.5) * (base_out / base_in).sqrt().min(1.0);
     let close = |key: &str, got: f64| {

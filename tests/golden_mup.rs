@@ -1,6 +1,6 @@
 //! The tables, the equivalent forms and the coordinate checks of microsoft/mup.
 
-use crate::common::golden::{Case, Json, Names, not_a_setting, walk};
+use crate::common::golden::{Case, Json, Names, walk};
 use crate::common::{host, memo, values};
 use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Tensor};
@@ -74,7 +74,14 @@ impl Heads {
 }
 
 fn mup(case: &Case, form: Form, heads: Heads) -> Parametrization {
-    Parametrization::Mup { base_width: case.size("base_width"), base_head_dim: heads.base_head_dim(), form }
+    let tuned = ["output_mult", "output_multiplier"].into_iter().find_map(|key| case.setting(key).given());
+    let output_multiplier = tuned.map_or(1.0, Json::f64);
+    Parametrization::Mup {
+        base_width: case.size("base_width"),
+        base_head_dim: heads.base_head_dim(),
+        output_multiplier,
+        form,
+    }
 }
 
 /// The reference's decoder, with biases in the MLP alone.
@@ -132,17 +139,7 @@ fn table(case: &Case) {
     let heads = Heads::of(case.setting("heads"), Heads::Number);
     let decoder = Decoder::of(case, heads);
     case.says("ff", &["4*width"]);
-    for key in ["output_mult", "output_multiplier"] {
-        if let Some(multiplier) = case.setting(key).given()
-            && multiplier.f64() != 1.0
-        {
-            case.skip("**", not_a_setting::OUTPUT_MULTIPLIER);
-            return;
-        }
-    }
-    if case.flag("readout_bias") {
-        case.skip("expected/by_width/*/params/head.bias/**", not_a_setting::READOUT_BIAS);
-    }
+    assert!(!case.flag("readout_bias"), "{}: no test of where the package draws the bias of its readout", case.name);
     let names = Names::mup(decoder.layers);
     let base_width = case.size("base_width");
     let built = |width: usize, init: Scheme| {
@@ -162,12 +159,8 @@ fn table(case: &Case) {
         let by_update = [Update::Normalized, Update::Normalized, Update::Proportional];
         let of = |table: &ParamTable, path: &str| table.iter().find(|e| e.path == path).unwrap().clone();
         let params = want.at("params").table();
-        let own = params.iter().filter(|(name, _)| *name != "head.bias").count();
-        assert_eq!(own, normal.iter().count(), "{}: number of parameters", case.name);
+        assert_eq!(params.len(), normal.iter().count(), "{}: number of parameters", case.name);
         for (name, want) in params {
-            if name == "head.bias" {
-                continue;
-            }
             let path = &names.0[name].0;
             let shape = stored(&names, name, &normal);
             assert_eq!(want.at("shape").sizes(), shape, "{}: shape of {name}", case.name);
@@ -228,8 +221,6 @@ fn table(case: &Case) {
 fn rules(case: &Case) {
     case.says("m", &["width / base width"]);
     case.skip("expected/by_width/*/attention_scale_relative_to_1_over_sqrt_dhead", "words");
-    // The head of our models has no bias.
-    case.skip("expected/by_width/*/*/output_bias/*", not_a_setting::READOUT_BIAS);
     for (width, want) in case.expected().at("by_width").table() {
         let size: usize = width.parse().unwrap();
         let shape = Shape { width: size, head_dim: size / 4, layers: 2 };
@@ -240,7 +231,8 @@ fn rules(case: &Case) {
                     "hidden_matrix" => Role::MlpIn,
                     "output_matrix" => Role::Head,
                     "hidden_size_bias_or_norm_gain" => Role::Norm,
-                    "output_bias" => continue,
+                    // In no block, as the bias of the head.
+                    "output_bias" => Role::Bias,
                     other => panic!("{}: unknown class {other}", case.name),
                 };
                 let width = size as f64;

@@ -33,11 +33,11 @@ fn tiny() -> ModelConfig {
 fn relative(base_width: usize, base_depth: usize) -> Vec<Parametrization> {
     vec![
         Parametrization::mup(base_width),
-        Parametrization::Mup { base_width, base_head_dim: None, form: Form::Table3 },
-        Parametrization::Mup { base_width, base_head_dim: None, form: Form::Table9 },
-        Parametrization::Spectral { base_width, base_head_dim: None },
-        Parametrization::DepthMup { base_width, base_depth, base_head_dim: None },
-        Parametrization::CompleteP { base_width, base_depth, base_head_dim: None, alpha: 0.75 },
+        Parametrization::Mup { base_width, base_head_dim: None, output_multiplier: 1.0, form: Form::Table3 },
+        Parametrization::Mup { base_width, base_head_dim: None, output_multiplier: 1.0, form: Form::Table9 },
+        Parametrization::Spectral { base_width, base_head_dim: None, output_multiplier: 1.0 },
+        Parametrization::DepthMup { base_width, base_depth, base_head_dim: None, output_multiplier: 1.0 },
+        Parametrization::CompleteP { base_width, base_depth, base_head_dim: None, output_multiplier: 1.0, alpha: 0.75 },
     ]
 }
 
@@ -245,8 +245,15 @@ fn every_parametrization_passes_the_coordinate_check_over_the_width() {
 fn depth_parametrizations_pass_the_coordinate_check_over_the_depth() {
     let model = |parametrization| ModelConfig { d_model: 32, parametrization, ..tiny() };
     let depths = || vec![2, 4, 8, 16];
-    let complete = |alpha| Parametrization::CompleteP { base_width: 32, base_depth: 2, base_head_dim: None, alpha };
-    let depth = Parametrization::DepthMup { base_width: 32, base_depth: 2, base_head_dim: None };
+    let complete = |alpha| Parametrization::CompleteP {
+        base_width: 32,
+        base_depth: 2,
+        base_head_dim: None,
+        output_multiplier: 1.0,
+        alpha,
+    };
+    let depth =
+        Parametrization::DepthMup { base_width: 32, base_depth: 2, base_head_dim: None, output_multiplier: 1.0 };
     for parametrization in [complete(1.0), complete(0.5), depth] {
         let report = check(model(parametrization), 3e-3, Axis::Depth, depths());
         assert_eq!(report.conclusion(), Conclusion::Holds, "{parametrization:?} {report:#?}");
@@ -393,7 +400,13 @@ fn u_mup_refuses_a_decay_that_is_coupled_to_its_learning_rates() {
 /// Constants that go by size go by that of the base model: layer_scale's by its depth, DyT's alpha by its width.
 #[test]
 fn constants_go_by_the_base_model() {
-    let complete = Parametrization::CompleteP { base_width: 16, base_depth: 2, base_head_dim: None, alpha: 1.0 };
+    let complete = Parametrization::CompleteP {
+        base_width: 16,
+        base_depth: 2,
+        base_head_dim: None,
+        output_multiplier: 1.0,
+        alpha: 1.0,
+    };
     let scale = unitgain_model::ScaleConfig::LayerScale { init: None };
     let deep = ModelConfig { parametrization: complete, scale, n_layers: 24, init: None, ..tiny() };
     assert_eq!(deep.resolved().unwrap().scale, unitgain_model::ScaleConfig::LayerScale { init: Some(0.1) });

@@ -208,7 +208,7 @@ fn every_other_setting_trains_and_leaves_no_parameter_without_a_gradient() {
                 ModelConfig { scale: ScaleConfig::Nfnet { alpha: 0.2 }, placement: Placement::None {}, ..base.clone() };
             configs.push(ModelConfig { activation, weight_norm, bias: true, attention_bias: Some(false), ..free });
             let fixup = ModelConfig { scale: ScaleConfig::Fixup {}, placement: Placement::None {}, ..base.clone() };
-            let zero_writers = weight_norm != WeightNormConfig::WeightNorm {};
+            let zero_writers = !matches!(weight_norm, WeightNormConfig::WeightNorm { .. });
             configs.push(ModelConfig { activation, weight_norm, zero_writers, ..fixup });
         }
     }
@@ -221,7 +221,7 @@ fn every_other_setting_trains_and_leaves_no_parameter_without_a_gradient() {
             embedding_scale: Some(2.0.into()),
             ..base.clone()
         });
-        let attention_scale = Some(AttentionScale::Learned { init: None });
+        let attention_scale = Some(AttentionScale::Learned { init: None, per_head: true });
         let embedding_scale = Some(EmbeddingScale::Learned { init: None });
         configs.push(ModelConfig { placement, attention_scale, embedding_scale, ..base.clone() });
         for mlp_placement in Placement::ALL {

@@ -22,6 +22,7 @@ mod placements;
 mod precision;
 mod run;
 mod sanity;
+mod settings;
 mod signal;
 mod trajectories;
 mod twins;

@@ -142,7 +142,7 @@ fn models_are_their_twins_for_every_shape() {
             }
         }
     }
-    let learned = Some(AttentionScale::Learned { init: Some(3.0) });
+    let learned = Some(AttentionScale::Learned { init: Some(3.0), per_head: false });
     for qk_norm_over in [QkNormOver::Head, QkNormOver::Width] {
         let qk_norm = NormConfig::rms_norm();
         let position = Position::Rope { theta: 100.0 };

@@ -29,16 +29,6 @@ pub(crate) struct Case {
     skipped: RefCell<Vec<(String, String)>>,
 }
 
-/// Why a case or a part of it is passed over: settings that reference cases have and the product has not.
-pub(crate) mod not_a_setting {
-    pub(crate) const ONE_LENGTH: &str = "not a setting of the product: one length of the whole matrix";
-    pub(crate) const SCALE_OF_EACH_HEAD: &str = "not a setting of the product: a learned attention scale of each head";
-    pub(crate) const READOUT_BIAS: &str = "not a setting of the product: a bias of the head";
-    pub(crate) const OUTPUT_MULTIPLIER: &str = "not a setting of the product: an output multiplier that is tuned";
-    pub(crate) const GAIN: &str = "not a setting of the product: the gain of this activation";
-    pub(crate) const BACKWARD_GAIN: &str = "not a setting of the product: the gain that keeps gradients";
-}
-
 /// What a case says about itself beside its settings, numbers and tensors. Tolerances belong to what is compared.
 const ABOUT: [&str; 15] = [
     "case",

@@ -56,13 +56,13 @@ pub enum Role {
     Head,
     /// Gain or bias of a norm of the stream or of a weight.
     Norm,
-    /// Gain or bias of a norm of the query, key or value heads, and the learned scale of the logits.
+    /// Gain or bias of a norm of the query, key or value heads, and a block's learned scale of the attention logits.
     QkNorm,
-    /// Bias of a linear layer.
+    /// Bias of a linear layer; outside of the blocks that of the head.
     Bias,
     /// Learned factor of a residual branch or of the embedding, and scalar biases.
     Scale,
-    /// Learned scale of each head's output.
+    /// Learned scale of each head's output or attention logits.
     HeadScale,
     /// Running statistic of a norm: no optimizer moves it.
     Statistic,

@@ -151,7 +151,7 @@ pub static RULES: &[Rule] = &[
               gain can start at 0",
         applies: |c| {
             let writes = any(c, |b| !b.has_norm_at(Position::AfterBranch));
-            zeroes(c) && writes && c.weight_norm == WeightNormConfig::WeightNorm {}
+            zeroes(c) && writes && matches!(c.weight_norm, WeightNormConfig::WeightNorm { .. })
         },
     },
     Rule {

@@ -68,11 +68,14 @@ pub struct ModelConfig {
     /// Default `learned`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub position: Position,
-    /// Whether linear layers have biases (the head never has). Default false.
+    /// Whether linear layers have biases, but for the head. Default false.
     pub bias: bool,
     /// Whether attention's linear layers have biases. Default `bias`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention_bias: Option<bool>,
+    /// Whether the head has a bias, one number a token, tied or not: it is added behind the head's multiplier, and no factor
+    /// of a parametrization counts it but u-muP's. Starts as the biases of `init`, and at 0 with `zero_readout`. Default false.
+    pub head_bias: bool,
     /// Whether the head is the transposed token embedding. Default true.
     pub tie_embeddings: bool,
     /// Probability of zeroing, of the embedding and of what each branch writes. Default 0.
@@ -161,6 +164,7 @@ impl Default for ModelConfig {
             position: Position::Learned {},
             bias: false,
             attention_bias: None,
+            head_bias: false,
             tie_embeddings: true,
             dropout: 0.0,
             embedding_scale: None,

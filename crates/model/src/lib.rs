@@ -58,6 +58,6 @@ pub use transformer::{Point, Transformer};
 
 pub use unitgain_init::{Role, Scheme, Spec};
 pub use unitgain_mup::{Factors, Form, Parametrization, Shape, UnitScaling, Update};
-pub use unitgain_norms::weight::WeightNormConfig;
+pub use unitgain_norms::weight::{LengthOver, WeightNormConfig};
 pub use unitgain_norms::{Norm, NormConfig};
 pub use unitgain_residual::{Branch, Placement, ScaleConfig};

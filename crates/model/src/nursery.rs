@@ -57,18 +57,24 @@ impl<'a> Nursery<'a> {
         let (data, std) = self.draw(&format!("{path}.weight"), role, fan_in, fan_out);
         let norm = self.weight_norm(&data, role, fan_out);
         let weight = self.born(data, std, role, fan_in, fan_out);
-        let bias = bias.then(|| {
-            // Its size must not depend on the width.
-            let base = self.config.parametrization.base_spec(&self.spec(role, fan_in, fan_out), self.config.d_model);
-            let start = self.scheme.bias(&base);
-            let values = start.draw(self.seed, &format!("{path}.bias"), 1, fan_out);
-            let param = Param::from_data(TensorData::new(values, [fan_out]), self.device);
-            let spec = self.spec(Role::Bias, 1, fan_out);
-            self.births.insert(param.id, Birth { spec, block: self.block, init_std: start.rms(1.0), lr: 1.0 });
-            param
-        });
+        let bias = bias.then(|| self.bias(path, role, fan_in, fan_out));
         let Factors { forward, backward, .. } = self.factors(role, fan_in, fan_out);
         Linear { weight, bias, norm, multiplier: forward, backward: forward * backward }
+    }
+
+    /// The bias of the layer at `path`, whose weight has this role and these fans.
+    pub(crate) fn bias(&mut self, path: &str, role: Role, fan_in: usize, fan_out: usize) -> Param<Tensor<1>> {
+        // Its size must not depend on the width.
+        let base = self.config.parametrization.base_spec(&self.spec(role, fan_in, fan_out), self.config.d_model);
+        let start = match role {
+            Role::Head if self.config.zero_readout => Distribution::Constant(0.0),
+            _ => self.scheme.bias(&base),
+        };
+        let values = start.draw(self.seed, &format!("{path}.bias"), 1, fan_out);
+        let param = Param::from_data(TensorData::new(values, [fan_out]), self.device);
+        let spec = self.spec(Role::Bias, 1, fan_out);
+        self.births.insert(param.id, Birth { spec, block: self.block, init_std: start.rms(1.0), lr: 1.0 });
+        param
     }
 
     /// The numbers of a matrix and the root of their mean square, as the distribution has it where there is one.
@@ -174,7 +180,7 @@ impl<'a> Nursery<'a> {
             QkNormOver::Width => Role::Norm,
         };
         module.norms().into_iter().for_each(|norm| self.adopt_norm(norm, role));
-        self.adopt(module, Role::QkNorm);
+        self.adopt(module, if module.scales_each_head() { Role::HeadScale } else { Role::QkNorm });
     }
 
     fn adopt_norm(&mut self, norm: &Norm, role: Role) {

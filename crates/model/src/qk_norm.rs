@@ -33,12 +33,16 @@ pub enum AttentionScale {
         /// Required.
         value: f64,
     },
-    /// A learned scalar g of each block, the inverse of a temperature (arXiv:2010.04245, eq. 4).
+    /// A learned scalar g of each block, the inverse of a temperature (arXiv:2010.04245, eq. 4), or one of each of its
+    /// query heads (arXiv:2111.09883, section 3.2).
     Learned {
         /// Its first value. Default with `l2_norm` `log2(T^2 - T)`, T the context, as the authors start for
         /// sequences of that length; with others what `head_dim` is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         init: Option<f64>,
+        /// Whether each query head has its own. Default false.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        per_head: bool,
     },
 }
 
@@ -52,7 +56,7 @@ impl AttentionScale {
     /// The default that goes with a norm of queries and keys.
     pub(crate) fn of(qk_norm: &NormConfig) -> Self {
         match qk_norm {
-            NormConfig::L2Norm { .. } => Self::Learned { init: None },
+            NormConfig::L2Norm { .. } => Self::Learned { init: None, per_head: false },
             _ => Self::HeadDim {},
         }
     }
@@ -66,7 +70,7 @@ impl AttentionScale {
             _ => per_head_dim,
         };
         match self {
-            Self::Learned { init } => Self::Learned { init: Some(init.unwrap_or(start)) },
+            Self::Learned { init, per_head } => Self::Learned { init: Some(init.unwrap_or(start)), per_head },
             Self::HeadDim {} | Self::Constant { .. } => self,
         }
     }
@@ -77,7 +81,7 @@ impl AttentionScale {
             Self::Constant { value } if !(value > 0.0 && is_factor(value)) => {
                 Err(format!("value = {value} must be {FACTOR} and positive"))
             }
-            Self::Learned { init: Some(init) } if !(init > 0.0 && is_factor(init)) => {
+            Self::Learned { init: Some(init), .. } if !(init > 0.0 && is_factor(init)) => {
                 Err(format!("init = {init} must be {FACTOR} and positive"))
             }
             Self::HeadDim {} | Self::Constant { .. } | Self::Learned { .. } => Ok(()),
@@ -90,12 +94,15 @@ impl AttentionScale {
 pub struct QkNorm {
     query: Norm,
     key: Norm,
-    /// Learned factor of the product, `[1]`.
+    /// Learned factor of the product, `[1]`, or `[heads]` where each query head has its own.
     logit_scale: Option<Param<Tensor<1>>>,
     /// Fixed factor of the product.
     scale: f64,
     #[module(skip)]
     over: QkNormOver,
+    /// Whether each query head has a learned factor of its own.
+    #[module(skip)]
+    per_head: bool,
 }
 
 impl QkNorm {
@@ -117,8 +124,9 @@ impl QkNorm {
             query: norm.build(NormSite::inside(width(heads), stream), device),
             key: norm.build(NormSite::inside(width(kv_heads), stream), device),
             logit_scale: match scale {
-                AttentionScale::Learned { init } => {
-                    Some(Param::from_tensor(Tensor::full([1], init.unwrap_or(1.0), device)))
+                AttentionScale::Learned { init, per_head } => {
+                    let count = if per_head { heads } else { 1 };
+                    Some(Param::from_tensor(Tensor::full([count], init.unwrap_or(1.0), device)))
                 }
                 AttentionScale::HeadDim {} | AttentionScale::Constant { .. } => None,
             },
@@ -128,6 +136,7 @@ impl QkNorm {
                 AttentionScale::Learned { .. } => 1.0,
             },
             over,
+            per_head: matches!(scale, AttentionScale::Learned { per_head: true, .. }),
         }
     }
 
@@ -138,7 +147,8 @@ impl QkNorm {
         match &self.logit_scale {
             Some(g) => {
                 let g = like(g.val(), &q);
-                q * g.unsqueeze()
+                let count = g.dims()[0];
+                q * g.reshape([1, 1, count, 1])
             }
             None => q,
         }
@@ -152,6 +162,11 @@ impl QkNorm {
     /// The fixed factor of the product of a query and a key.
     pub fn scale(&self) -> f64 {
         self.scale
+    }
+
+    /// Whether each query head has a learned factor of its own.
+    pub(crate) fn scales_each_head(&self) -> bool {
+        self.per_head
     }
 
     /// Both norms.

@@ -34,6 +34,8 @@ pub struct Transformer {
     final_norm: Norm,
     /// None where the head is the transposed embedding.
     head: Option<Linear>,
+    /// Of a tied head, `[vocabulary]`.
+    tied_head_bias: Option<Param<Tensor<1>>>,
     head_multiplier: f64,
     /// What token embeddings and positions are multiplied by, beside `embedding_scale`.
     input_multipliers: [f64; 2],
@@ -90,7 +92,9 @@ impl ModelConfig {
                     Some(false) | None => Norm::none(),
                 }
             },
-            head: (!config.tie_embeddings).then(|| nursery.linear("head", Role::Head, d, vocab, false)),
+            head: (!config.tie_embeddings).then(|| nursery.linear("head", Role::Head, d, vocab, config.head_bias)),
+            tied_head_bias: (config.tie_embeddings && config.head_bias)
+                .then(|| nursery.bias("head", Role::Head, d, vocab)),
             head_multiplier: nursery.factors(Role::Head, d, vocab).forward,
             input_multipliers: input_multipliers(&config, &nursery),
             learned_scale: match config.embedding_scale {
@@ -276,7 +280,10 @@ impl Transformer {
         let x = self.precision.enter(self.stream(x, batch, start, cache, probe));
         let logits = match &self.head {
             Some(head) => head.forward(x, probe),
-            None => linear(times(x, self.head_multiplier), self.embedding.val().transpose(), None, None),
+            None => {
+                let bias = self.tied_head_bias.as_ref().map(Param::val);
+                linear(times(x, self.head_multiplier), self.embedding.val().transpose(), bias, None)
+            }
         };
         let logits = probe.stream(Point::Logits, self.precision.leave(logits));
         let logits =

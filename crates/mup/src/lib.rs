@@ -4,10 +4,11 @@
 //! All but u-muP are relative to a base model: where width and depth equal those of the base, they *are* the standard
 //! parametrization, bit for bit (depth-muP and CompleteP but for the default init, which must not count depth).
 
+mod numbers;
 mod table;
 mod unit;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use unitgain_init::Spec;
 
 pub use table::Factors;
@@ -25,6 +26,7 @@ pub type About = (&'static str, &'static str, &'static str);
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Parametrization {
     /// Every factor is 1; attention logits are `q.k / sqrt(head_dim)`.
+    #[serde(deserialize_with = "no_settings")]
     Standard {},
     /// muP (arXiv:2203.03466): with m = width / base_width, hidden matrices have init std x 1/sqrt(m) and Adam learning
     /// rate x 1/m, logits are multiplied by 1/m, and attention logits are `q.k sqrt(base_head_dim) / head_dim`.
@@ -36,6 +38,11 @@ pub enum Parametrization {
         /// then is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
+        /// alpha_output: what the logits are multiplied by at every width, beside the table's factor. A number to tune on the
+        /// base model, as the learning rate is (arXiv:2203.03466, table 2; `output_mult` of microsoft/mup). It is in
+        /// front of the head's bias. Default 1.
+        #[serde(default = "one")]
+        output_multiplier: f64,
         /// Which of the paper's three equivalent tables. Default `table_8`, the one that ties embeddings.
         #[serde(default)]
         form: Form,
@@ -51,6 +58,9 @@ pub enum Parametrization {
         /// As muP's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
+        /// As muP's.
+        #[serde(default = "one")]
+        output_multiplier: f64,
     },
     /// depth-muP (arXiv:2310.02244): muP, and with r = layers / base_depth branches x 1/sqrt(r) and Adam learning rate
     /// inside of them x 1/sqrt(r); SGD's stays. The paper derives it for branches of one layer, and recommends to subtract
@@ -63,6 +73,9 @@ pub enum Parametrization {
         /// As muP's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
+        /// As muP's.
+        #[serde(default = "one")]
+        output_multiplier: f64,
     },
     /// CompleteP (arXiv:2505.01618, table 1): muP, and with r = layers / base_depth branches x `r^-alpha`, Adam learning
     /// rate inside of them x `r^(alpha-1)` and Adam eps there x `r^-alpha / m`. SGD, which the paper does not have,
@@ -75,6 +88,9 @@ pub enum Parametrization {
         /// As muP's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
+        /// As muP's.
+        #[serde(default = "one")]
+        output_multiplier: f64,
         /// From 0.5 to 1. Default 1, at which the learning rate does not depend on depth.
         #[serde(default = "one")]
         alpha: f64,
@@ -86,6 +102,13 @@ pub enum Parametrization {
 
 const fn one() -> f64 {
     1.0
+}
+
+/// Of the standard parametrization.
+fn no_settings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    let reason = "output_multiplier: the standard parametrization has none, every factor of it is 1. \
+                  { kind = \"mup\", base_width = .. } with the model's own d_model is the standard model, and has one";
+    numbers::of(deserializer, [], reason).map(|[]: [f64; 0]| ())
 }
 
 /// The tables of muP that train alike (arXiv:2203.03466, tables 8, 3 and 9; `lemma J.1`): a weight can be drawn and
@@ -131,15 +154,15 @@ impl Parametrization {
     pub const ALL: [Self; 6] = [
         Self::Standard {},
         Self::mup(64),
-        Self::Spectral { base_width: 64, base_head_dim: None },
-        Self::DepthMup { base_width: 64, base_depth: 2, base_head_dim: None },
-        Self::CompleteP { base_width: 64, base_depth: 2, base_head_dim: None, alpha: 1.0 },
+        Self::Spectral { base_width: 64, base_head_dim: None, output_multiplier: 1.0 },
+        Self::DepthMup { base_width: 64, base_depth: 2, base_head_dim: None, output_multiplier: 1.0 },
+        Self::CompleteP { base_width: 64, base_depth: 2, base_head_dim: None, output_multiplier: 1.0, alpha: 1.0 },
         Self::u_mup(),
     ];
 
     /// muP by table 8, with as many heads at every width.
     pub const fn mup(base_width: usize) -> Self {
-        Self::Mup { base_width, base_head_dim: None, form: Form::Table8 }
+        Self::Mup { base_width, base_head_dim: None, output_multiplier: 1.0, form: Form::Table8 }
     }
 
     /// u-muP with every multiplier 1.
@@ -222,6 +245,7 @@ impl Parametrization {
         if let Some(head_dim) = self.base().and_then(|base| base.head_dim) {
             positive("base_head_dim", head_dim)?;
         }
+        positive("output_multiplier", self.output_multiplier())?;
         match self {
             Self::CompleteP { alpha, .. } if !(0.5..=1.0).contains(&alpha) => {
                 Err(format!("alpha = {alpha} must be from 0.5 to 1"))
@@ -284,6 +308,16 @@ impl Parametrization {
         (base_head_dim / head_dim).sqrt() / head_dim.sqrt()
     }
 
+    /// What the logits are multiplied by at every width, beside the factor of the head: 1 where the parametrization has no
+    /// such setting (u-muP's is [`UnitScaling::loss`]).
+    pub fn output_multiplier(self) -> f64 {
+        match self {
+            Self::Standard {} | Self::UMup(_) => 1.0,
+            Self::Mup { output_multiplier, .. } | Self::Spectral { output_multiplier, .. } => output_multiplier,
+            Self::DepthMup { output_multiplier, .. } | Self::CompleteP { output_multiplier, .. } => output_multiplier,
+        }
+    }
+
     /// What a residual branch is multiplied by, in a model of `layers` blocks; u-muP has [`UnitScaling::tau`] instead.
     pub fn branch_multiplier(self, layers: usize) -> f64 {
         self.depth(layers).map_or(1.0, |(r, alpha)| r.powf(-alpha))
@@ -311,10 +345,10 @@ impl Parametrization {
     fn base(self) -> Option<Base> {
         match self {
             Self::Standard {} | Self::UMup(_) => None,
-            Self::Mup { base_width, base_head_dim, .. } | Self::Spectral { base_width, base_head_dim } => {
+            Self::Mup { base_width, base_head_dim, .. } | Self::Spectral { base_width, base_head_dim, .. } => {
                 Some(Base { width: base_width, head_dim: base_head_dim, depth: None })
             }
-            Self::DepthMup { base_width, base_depth, base_head_dim }
+            Self::DepthMup { base_width, base_depth, base_head_dim, .. }
             | Self::CompleteP { base_width, base_depth, base_head_dim, .. } => {
                 Some(Base { width: base_width, head_dim: base_head_dim, depth: Some(base_depth) })
             }

@@ -44,6 +44,8 @@ fn class(spec: &Spec, m: f64, shape: Shape, base_head_dim: Option<f64>) -> Class
         Role::Head => Class::Output,
         role if role.is_hidden() => Class::Hidden,
         Role::Statistic => Class::Vector(1.0),
+        // The head's, of as many entries as there are tokens.
+        Role::Bias if spec.layer.is_none() => Class::Vector(1.0),
         // A scalar, as ScaleNorm's g or ReZero's alpha.
         Role::Norm | Role::QkNorm | Role::Scale if spec.fan_out == 1.0 => Class::Vector(1.0),
         // As many as there are heads.
@@ -54,6 +56,14 @@ fn class(spec: &Spec, m: f64, shape: Shape, base_head_dim: Option<f64>) -> Class
 }
 
 pub(crate) fn factors(parametrization: Parametrization, spec: &Spec, shape: Shape, update: Update) -> Factors {
+    let factors = of_table(parametrization, spec, shape, update);
+    match spec.role {
+        Role::Head => Factors { forward: factors.forward * parametrization.output_multiplier(), ..factors },
+        _ => factors,
+    }
+}
+
+fn of_table(parametrization: Parametrization, spec: &Spec, shape: Shape, update: Update) -> Factors {
     let growth = |base_width: usize, base_head_dim: Option<f64>| {
         let m = shape.width as f64 / base_width as f64;
         (m, class(spec, m, shape, base_head_dim))
@@ -62,11 +72,11 @@ pub(crate) fn factors(parametrization: Parametrization, spec: &Spec, shape: Shap
     match parametrization.resolved(shape) {
         Parametrization::Standard {} => Factors::ONE,
         Parametrization::UMup(unit) => u_mup(spec, unit.loss, shape, update),
-        Parametrization::Mup { base_width, base_head_dim, form } => {
+        Parametrization::Mup { base_width, base_head_dim, form, .. } => {
             let (m, class) = growth(base_width, base_head_dim);
             mup(class, form, m, update)
         }
-        Parametrization::Spectral { base_width, base_head_dim } => {
+        Parametrization::Spectral { base_width, base_head_dim, .. } => {
             let (_, class) = growth(base_width, base_head_dim);
             spectral(class, spec, &base_spec(base_width, spec, shape.width), update)
         }
@@ -185,6 +195,7 @@ pub(crate) fn base_spec(base_width: usize, spec: &Spec, width: usize) -> Spec {
     match spec.role {
         Role::Embedding => Spec { fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
         Role::Head => Spec { fan_in: shrink(spec.fan_in), width: shrink(spec.width), ..*spec },
+        Role::Bias if spec.layer.is_none() => Spec { width: shrink(spec.width), ..*spec },
         _ => Spec { fan_in: shrink(spec.fan_in), fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
     }
 }
@@ -197,7 +208,7 @@ mod tests {
     const MUP: Parametrization = mup_with(None, Form::Table8);
 
     const fn mup_with(base_head_dim: Option<f64>, form: Form) -> Parametrization {
-        Parametrization::Mup { base_width: 64, base_head_dim, form }
+        Parametrization::Mup { base_width: 64, base_head_dim, output_multiplier: 1.0, form }
     }
 
     fn spec(role: Role, fan_in: u32, fan_out: u32) -> Spec {
@@ -277,7 +288,7 @@ mod tests {
     /// The limit of the spectral condition is table 3.
     #[test]
     fn the_spectral_condition_is_table_3_where_the_stream_is_wider_than_the_vocabulary() {
-        let p = Parametrization::Spectral { base_width: 64, base_head_dim: None };
+        let p = Parametrization::Spectral { base_width: 64, base_head_dim: None, output_multiplier: 1.0 };
         for update in [Normalized, Proportional] {
             for (role, fan_in, fan_out) in [
                 (Role::Embedding, 10, 256),
@@ -331,7 +342,13 @@ mod tests {
             let f = p.factors(&Spec { layer, layers: 32, ..spec(role, 256, 256) }, shape, update);
             (f.init, f.lr, f.decay, f.eps)
         };
-        let complete = |alpha| Parametrization::CompleteP { base_width: 64, base_depth: 2, base_head_dim: None, alpha };
+        let complete = |alpha| Parametrization::CompleteP {
+            base_width: 64,
+            base_depth: 2,
+            base_head_dim: None,
+            output_multiplier: 1.0,
+            alpha,
+        };
         assert_eq!(at(complete(1.0), Role::MlpIn, Some(3), Normalized), (0.5, 0.25, 4.0, 1.0 / 64.0));
         assert_eq!(at(complete(0.5), Role::MlpIn, Some(3), Normalized), (0.5, 1.0 / 16.0, 4.0, 1.0 / 16.0));
         assert_eq!(at(complete(0.5), Role::Norm, Some(3), Normalized), (1.0, 0.25, 1.0, 1.0 / 16.0));
@@ -340,7 +357,8 @@ mod tests {
         }
         assert_eq!([0.5, 1.0].map(|alpha| complete(alpha).branch_multiplier(32)), [0.25, 1.0 / 16.0]);
         assert_eq!(at(complete(1.0), Role::MlpIn, Some(3), Proportional).1, 16.0);
-        let depth = Parametrization::DepthMup { base_width: 64, base_depth: 2, base_head_dim: None };
+        let depth =
+            Parametrization::DepthMup { base_width: 64, base_depth: 2, base_head_dim: None, output_multiplier: 1.0 };
         assert_eq!(at(depth, Role::MlpIn, Some(3), Normalized), (0.5, 1.0 / 16.0, 4.0, 1.0));
         assert_eq!(at(depth, Role::MlpIn, Some(3), Proportional), (0.5, 1.0, 1.0, 1.0));
         assert_eq!(depth.branch_multiplier(32), 0.25);
@@ -349,10 +367,18 @@ mod tests {
     #[test]
     fn settings_out_of_range_are_refused() {
         let said = |p: Parametrization| p.check().unwrap_err();
-        assert!(said(Parametrization::Spectral { base_width: 0, base_head_dim: None }).contains("base_width = 0"));
+        assert!(
+            said(Parametrization::Spectral { base_width: 0, base_head_dim: None, output_multiplier: 1.0 })
+                .contains("base_width = 0")
+        );
         assert!(said(mup_with(Some(-1.0), Form::Table8)).contains("base_head_dim = -1"));
-        let complete =
-            |base_depth, alpha| Parametrization::CompleteP { base_width: 8, base_depth, base_head_dim: None, alpha };
+        let complete = |base_depth, alpha| Parametrization::CompleteP {
+            base_width: 8,
+            base_depth,
+            base_head_dim: None,
+            output_multiplier: 1.0,
+            alpha,
+        };
         assert!(said(complete(0, 1.0)).contains("base_depth = 0"));
         assert!(said(complete(2, 0.4)).contains("alpha = 0.4"));
     }

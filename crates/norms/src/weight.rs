@@ -18,7 +18,11 @@ pub enum WeightNormConfig {
     /// `W`.
     None {},
     /// `g v / |v|` per unit, with `g` = `|v|` at the start (arXiv:1602.07868, eq. 2).
-    WeightNorm {},
+    WeightNorm {
+        /// What has one length g. Default `unit`.
+        #[serde(default, skip_serializing_if = "LengthOver::is_default")]
+        over: LengthOver,
+    },
     /// `gain gamma (W - mean) / sqrt(fan_in var)` per unit, with the biased variance and `gamma` the gain of
     /// the activation that the layer reads (arXiv:2101.08692, eq. 3).
     ScaledWeightStandardization {
@@ -29,6 +33,32 @@ pub enum WeightNormConfig {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         eps: Option<f64>,
     },
+}
+
+/// What has one length under [`WeightNormConfig::WeightNorm`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LengthOver {
+    /// Each output unit, as in the paper; PyTorch's `weight_norm` with its default `dim = 0`.
+    #[default]
+    Unit,
+    /// The whole matrix: one g, and |v| the root of the sum of all squares; PyTorch's `dim = None`.
+    Matrix,
+}
+
+impl LengthOver {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The squares of the lengths of a matrix, `[1, fan_out]` or `[1, 1]`.
+    fn squares(self, v: Tensor<2>) -> Tensor<2> {
+        let squares = v.square().sum_dim(0);
+        match self {
+            Self::Unit => squares,
+            Self::Matrix => squares.sum_dim(1),
+        }
+    }
 }
 
 /// The two published forms of Scaled Weight Standardization.
@@ -46,15 +76,22 @@ pub enum Flavour {
 impl WeightNormConfig {
     /// One value of each kind, with its defaults.
     pub const ALL: [Self; 3] =
-        [Self::None {}, Self::WeightNorm {}, Self::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None }];
+        [Self::None {}, Self::weight_norm(), Self::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None }];
+
+    /// Weight normalization with one length for each output unit.
+    pub const fn weight_norm() -> Self {
+        Self::WeightNorm { over: LengthOver::Unit }
+    }
 
     /// Name, formula and source.
     pub fn about(self) -> About {
         match self {
             Self::None {} => ("none", "W", "common practice"),
-            Self::WeightNorm {} => {
-                ("weight_norm", "g v / |v| per output unit, g = |v| at init", "arXiv:1602.07868 eq. 2")
-            }
+            Self::WeightNorm { .. } => (
+                "weight_norm",
+                "g v / |v| per output unit, or with one g of the whole matrix; g = |v| at init",
+                "arXiv:1602.07868 eq. 2",
+            ),
             Self::ScaledWeightStandardization { .. } => (
                 "scaled_weight_standardization",
                 "gain gamma (W - mean) / sqrt(fan_in var) per output unit, gamma by the activation that it reads",
@@ -69,7 +106,7 @@ impl WeightNormConfig {
             Self::ScaledWeightStandardization { eps: Some(eps), .. } if !(eps > 0.0 && eps.is_finite()) => {
                 Err(format!("eps = {eps:e} must be a positive number"))
             }
-            Self::None {} | Self::WeightNorm {} | Self::ScaledWeightStandardization { .. } => Ok(()),
+            Self::None {} | Self::WeightNorm { .. } | Self::ScaledWeightStandardization { .. } => Ok(()),
         }
     }
 
@@ -84,13 +121,17 @@ impl WeightNormConfig {
     pub fn build(self, weight: &[f32], fan_out: usize, gamma: f64, gain: f64, device: &Device) -> WeightNorm {
         match self {
             Self::None {} => WeightNorm::None(Identity::new()),
-            Self::WeightNorm {} => {
-                let mut squares = vec![0.0f64; fan_out];
+            Self::WeightNorm { over } => {
+                let count = match over {
+                    LengthOver::Unit => fan_out,
+                    LengthOver::Matrix => 1,
+                };
+                let mut squares = vec![0.0f64; count];
                 for (i, w) in weight.iter().enumerate() {
-                    squares[i % fan_out] += f64::from(*w).powi(2);
+                    squares[i % count] += f64::from(*w).powi(2);
                 }
                 let lengths: Vec<f32> = squares.into_iter().map(|square| square.sqrt() as f32).collect();
-                WeightNorm::WeightNorm(Direction { g: Param::from_data(lengths.as_slice(), device) })
+                WeightNorm::WeightNorm(Direction { g: Param::from_data(lengths.as_slice(), device), over })
             }
             Self::ScaledWeightStandardization { flavour, eps } => {
                 let eps = eps.unwrap_or(match flavour {
@@ -126,33 +167,36 @@ impl WeightNorm {
     }
 }
 
-/// Weight normalization (arXiv:1602.07868, eq. 2): length and direction of each unit are learned apart.
+/// Weight normalization (arXiv:1602.07868, eq. 2): length and direction, of each unit or of the whole matrix, are learned
+/// apart.
 #[derive(Module, Debug)]
 pub struct Direction {
-    /// The lengths, `[fan_out]`.
+    /// The lengths, `[fan_out]`, or `[1]` of the whole matrix.
     g: Param<Tensor<1>>,
+    #[module(skip)]
+    over: LengthOver,
 }
 
 impl Direction {
-    /// `g v / |v|` per column. A column of zeros has no direction and stays 0.
+    /// `g v / |v|` per column, or of the whole matrix. What is all zeros has no direction and stays 0.
     pub fn forward(&self, v: Tensor<2>) -> Tensor<2> {
-        direction(v) * self.g.val().unsqueeze()
+        direction(v, self.over) * self.g.val().unsqueeze()
     }
 
-    /// The data-dependent start (arXiv:1602.07868, section 3): lengths and biases with which the layer gives,
+    /// The data-dependent start of one length for each unit (arXiv:1602.07868, section 3): lengths and biases with which the layer gives,
     /// on the rows `x`, outputs of mean 0 and variance 1: `g = 1 / std(t)`, `b = -mean(t) / std(t)` of
     /// `t = x v / |v|`. Returns the norm and the bias, `[fan_out]`.
     pub fn calibrated(v: Tensor<2>, x: Tensor<2>) -> (Self, Tensor<1>) {
-        let t = x.matmul(direction(v));
+        let t = x.matmul(direction(v, LengthOver::Unit));
         let mean = t.clone().mean_dim(0);
         let std = centred(t, |t| t.mean_dim(0)).square().mean_dim(0).sqrt();
         let g = std.clone().recip().squeeze_dim(0);
-        (Self { g: Param::from_tensor(g) }, (mean / std).neg().squeeze_dim(0))
+        (Self { g: Param::from_tensor(g), over: LengthOver::Unit }, (mean / std).neg().squeeze_dim(0))
     }
 }
 
-fn direction(v: Tensor<2>) -> Tensor<2> {
-    v.clone() / v.square().sum_dim(0).clamp_min(1e-30).sqrt()
+fn direction(v: Tensor<2>, over: LengthOver) -> Tensor<2> {
+    v.clone() / over.squares(v).clamp_min(1e-30).sqrt()
 }
 
 /// Scaled Weight Standardization (arXiv:2101.08692, eq. 3; arXiv:2102.06171, section 2): a unit's weights have

@@ -107,6 +107,8 @@ impl ClipConfig {
                     let entry = &table.entries()[i];
                     match entry.role() {
                         Role::Head => g,
+                        // The bias of the head is a part of it.
+                        Role::Bias if entry.block.is_none() => g,
                         _ => units(g, weights[i].clone(), &entry.shape, unit_axis(entry), lambda, eps),
                     }
                 });

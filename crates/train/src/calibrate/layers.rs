@@ -187,7 +187,7 @@ impl Work<'_> {
                     *value = (f64::from(*value) * each[i % each.len()].0) as f32;
                 }
             }
-            // The head has no bias: its columns keep their means.
+            // A head without a bias keeps the means of its columns.
             if let Some(each) = path.strip_suffix("bias").and_then(|layer| columns.get(&format!("{layer}weight"))) {
                 for (value, (scale, mean)) in values.iter_mut().zip(*each) {
                     *value = ((f64::from(*value) - mean) * scale) as f32;
