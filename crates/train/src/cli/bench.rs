@@ -1,5 +1,6 @@
 use super::overrides::Overrides;
-use super::{Outcome, progress, table};
+use super::progress::Count;
+use super::{Outcome, table};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -40,9 +41,9 @@ impl Args {
         let threads = bench::threads(&configs)?;
         let effort = Effort { warmup: self.warmup as usize, steps: self.steps as usize, rounds: self.rounds as usize };
         let rounds = (effort.rounds * configs.len()) as u64;
-        let bar = progress::bar(rounds, "", "{eta} left");
-        let (measured, machine) = bench::run(&configs, effort, &mut || bar.inc(1))?;
-        bar.finish_and_clear();
+        let count = Count::new(rounds, "round");
+        let (measured, machine) = bench::run(&configs, effort, &mut || count.inc())?;
+        count.finish();
         let mut out = std::io::stdout();
         if self.json {
             let report = json!({ "configurations": measured, "machine": machine, "threads": threads });

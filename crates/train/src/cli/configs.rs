@@ -8,36 +8,48 @@ use unitgain_train::{Calibrate, ClipConfig, OptimizerConfig, ScheduleConfig};
 
 /// List every variant of every axis with its formula and source
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  unitgain configs\n  unitgain configs placement")]
+#[command(after_help = help())]
 pub(crate) struct Args {
-    /// Only this axis: norm, weight_norm, placement, scale, init, parametrization, activation, position, task,
-    /// optimizer, clip or schedule
+    /// Only this axis, by its name or its key in a configuration
     axis: Option<String>,
 }
 
 type About = (&'static str, &'static str, &'static str);
 
+/// An axis: its name, its key in a configuration, its variants.
+type Axis = (&'static str, &'static str, Vec<About>);
+
+fn axes() -> [Axis; 13] {
+    [
+        ("norm", "model.norm", NormConfig::all().iter().map(NormConfig::about).collect()),
+        ("weight_norm", "model.weight_norm", WeightNormConfig::ALL.map(WeightNormConfig::about).to_vec()),
+        ("placement", "model.placement", Placement::ALL.map(Placement::about).to_vec()),
+        ("scale", "model.scale", ScaleConfig::ALL.map(ScaleConfig::about).to_vec()),
+        ("init", "model.init", Scheme::all().into_iter().map(Scheme::about).collect()),
+        ("calibrate", "init.calibrate", Calibrate::ALL.map(Calibrate::about).to_vec()),
+        ("parametrization", "model.parametrization", Parametrization::ALL.map(Parametrization::about).to_vec()),
+        ("activation", "model.activation", Activation::ALL.map(Activation::about).to_vec()),
+        ("position", "model.position", Position::all().into_iter().map(Position::about).collect()),
+        ("task", "data.task", TASKS.to_vec()),
+        ("optimizer", "optimizer", OptimizerConfig::all().into_iter().map(OptimizerConfig::about).collect()),
+        ("clip", "train.clip", ClipConfig::all().into_iter().map(ClipConfig::about).collect()),
+        ("schedule", "schedule", ScheduleConfig::all().into_iter().map(ScheduleConfig::about).collect()),
+    ]
+}
+
+fn help() -> String {
+    let list: String = axes().iter().map(|(name, key, _)| format!("  {name:<16} {key}\n")).collect();
+    format!("Axes and their keys:\n{list}\nExamples:\n  unitgain configs\n  unitgain configs placement")
+}
+
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
-        let axes: [(&str, &str, Vec<About>); 13] = [
-            ("norm", "model.norm", NormConfig::all().iter().map(NormConfig::about).collect()),
-            ("weight_norm", "model.weight_norm", WeightNormConfig::ALL.map(WeightNormConfig::about).to_vec()),
-            ("placement", "model.placement", Placement::ALL.map(Placement::about).to_vec()),
-            ("scale", "model.scale", ScaleConfig::ALL.map(ScaleConfig::about).to_vec()),
-            ("init", "model.init", Scheme::all().into_iter().map(Scheme::about).collect()),
-            ("calibrate", "init.calibrate", Calibrate::ALL.map(Calibrate::about).to_vec()),
-            ("parametrization", "model.parametrization", Parametrization::ALL.map(Parametrization::about).to_vec()),
-            ("activation", "model.activation", Activation::ALL.map(Activation::about).to_vec()),
-            ("position", "model.position", Position::all().into_iter().map(Position::about).collect()),
-            ("task", "data.task", TASKS.to_vec()),
-            ("optimizer", "optimizer", OptimizerConfig::all().into_iter().map(OptimizerConfig::about).collect()),
-            ("clip", "train.clip", ClipConfig::all().into_iter().map(ClipConfig::about).collect()),
-            ("schedule", "schedule", ScheduleConfig::all().into_iter().map(ScheduleConfig::about).collect()),
-        ];
-        let chosen: Vec<_> =
-            axes.iter().filter(|(name, ..)| self.axis.as_deref().is_none_or(|axis| axis == *name)).collect();
+        let axes = axes();
+        let is_asked = |(name, key, _): &&Axis| self.axis.as_ref().is_none_or(|axis| axis == name || axis == key);
+        let chosen: Vec<_> = axes.iter().filter(is_asked).collect();
         if chosen.is_empty() {
-            let names = axes.map(|(name, ..)| name).join(", ");
+            let named = |(name, key, _): &Axis| if name == key { name.to_string() } else { format!("{name} ({key})") };
+            let names = axes.iter().map(named).collect::<Vec<_>>().join(", ");
             anyhow::bail!("{:?} is not an axis. Allowed: {names}", self.axis.unwrap_or_default());
         }
         for (i, (_, key, variants)) in chosen.into_iter().enumerate() {

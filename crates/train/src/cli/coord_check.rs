@@ -1,5 +1,6 @@
 use super::overrides::Overrides;
-use super::{Outcome, progress, table};
+use super::progress::Count;
+use super::{Outcome, table};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -56,9 +57,9 @@ impl Args {
         sizes.dedup();
         let options = Options { axis, sizes, steps: self.steps as usize, seeds: self.seeds, tolerance: self.tolerance };
         let count = options.sizes.len() as u64 * options.seeds;
-        let bar = progress::bar(count, "model ", "{eta} left");
-        let report = coord_check::run(&config, &options, &mut || bar.inc(1))?;
-        bar.finish_and_clear();
+        let count = Count::new(count, "model");
+        let report = coord_check::run(&config, &options, &mut || count.inc())?;
+        count.finish();
         let layers = &report.layers;
         if let Some(path) = &self.plot {
             plot::write(path, &panels(layers, &options))?;

@@ -103,7 +103,7 @@ struct Quiet;
 
 impl Write for Quiet {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        let _ = std::io::stderr().write_all(text);
+        let _ = progress::aside(|| std::io::stderr().write_all(text));
         Ok(text.len())
     }
     fn flush(&mut self) -> std::io::Result<()> {

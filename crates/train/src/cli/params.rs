@@ -7,9 +7,10 @@ use unitgain_model::{AttentionScale, ParamEntry};
 use unitgain_train::checkpoint::weights;
 use unitgain_train::{Trainer, device};
 
-/// Print every parameter with its role, init, multipliers and effective settings
+/// Print the parameters of every role, or each of them, with their init, multipliers and effective settings
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain params configs/pre_norm.toml\n  \
+    unitgain params configs/pre_norm.toml --full\n  \
     unitgain params configs/pre_norm.toml --set model.placement=deep_norm --json\n\n\
     lr is that of the weight at the peak of the schedule; a step takes away lr x weight_decay of it, whichever kind the \
     decay is of.")]
@@ -18,7 +19,10 @@ pub(crate) struct Args {
     config: PathBuf,
     #[command(flatten)]
     overrides: Overrides,
-    /// Print an array of objects
+    /// Print each parameter, not each role
+    #[arg(long)]
+    full: bool,
+    /// Print an array of objects, one a parameter
     #[arg(long)]
     json: bool,
 }
@@ -70,43 +74,19 @@ impl Args {
             writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
             return Ok(Outcome::Success);
         }
-        let cells: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| {
-                vec![
-                    row.path.clone(),
-                    row.role.into(),
-                    format!("{:?}", row.shape),
-                    row.init_value.map_or("drawn".into(), |value| number(value.into())),
-                    number(row.init_std),
-                    number(row.multiplier),
-                    number(row.lr_factor),
-                    number(row.lr),
-                    number(row.weight_decay),
-                    number(row.eps),
-                    row.elements.to_string(),
-                ]
-            })
-            .collect();
-        let header = [
-            "path",
-            "role",
-            "shape",
-            "init",
-            "init_std",
-            "multiplier",
-            "lr_factor",
-            "lr",
-            "weight_decay",
-            "eps",
-            "elements",
-        ];
-        table::print(&header, &cells, &[3, 4, 5, 6, 7, 8, 9, 10])?;
+        if self.full {
+            print_each(&rows)?;
+        } else {
+            print_roles(&rows)?;
+        }
         let mut out = std::io::stdout().lock();
         let trainable = trainer.table.iter().filter(|entry| entry.role().is_trainable()).count();
         write!(out, "{} parameters in {trainable} tensors", trainer.table.elements())?;
         let statistics = rows.len() - trainable;
         writeln!(out, "{}", if statistics > 0 { format!(", {statistics} running statistics") } else { String::new() })?;
+        if !self.full {
+            writeln!(out, "each of them: --full")?;
+        }
         let model = &config.model;
         let (parametrization, shape) = (model.parametrization, model.shape());
         if model.attention_scale == Some(AttentionScale::HeadDim {}) {
@@ -132,6 +112,93 @@ impl Args {
             writeln!(out, "as the tied head, embedding has the multiplier {}", number(readout))?;
         }
         Ok(Outcome::Success)
+    }
+}
+
+fn print_each(rows: &[Row]) -> std::io::Result<()> {
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| {
+            vec![
+                row.path.clone(),
+                row.role.into(),
+                format!("{:?}", row.shape),
+                row.init_value.map_or("drawn".into(), |value| number(value.into())),
+                number(row.init_std),
+                number(row.multiplier),
+                number(row.lr_factor),
+                number(row.lr),
+                number(row.weight_decay),
+                number(row.eps),
+                row.elements.to_string(),
+            ]
+        })
+        .collect();
+    let header = [
+        "path",
+        "role",
+        "shape",
+        "init",
+        "init_std",
+        "multiplier",
+        "lr_factor",
+        "lr",
+        "weight_decay",
+        "eps",
+        "elements",
+    ];
+    table::print(&header, &cells, &[3, 4, 5, 6, 7, 8, 9, 10])
+}
+
+/// A row a role, in the order in which the model has them.
+fn print_roles(rows: &[Row]) -> std::io::Result<()> {
+    let mut roles: Vec<&str> = Vec::new();
+    for row in rows {
+        if !roles.contains(&row.role) {
+            roles.push(row.role);
+        }
+    }
+    let cells: Vec<Vec<String>> = roles
+        .iter()
+        .map(|role| {
+            let own = || rows.iter().filter(|row| row.role == *role);
+            let all = |f: fn(&Row) -> f64| range(own().map(f));
+            vec![
+                (*role).into(),
+                own().count().to_string(),
+                own().map(|row| row.elements).sum::<usize>().to_string(),
+                range(own().filter_map(|row| row.init_value.map(f64::from))),
+                range(own().filter(|row| row.init_value.is_none()).map(|row| row.init_std)),
+                all(|row| row.multiplier),
+                all(|row| row.lr_factor),
+                all(|row| row.lr),
+                all(|row| row.weight_decay),
+                all(|row| row.eps),
+            ]
+        })
+        .collect();
+    let header = [
+        "role",
+        "count",
+        "elements",
+        "constant init",
+        "init std",
+        "multiplier",
+        "lr factor",
+        "lr",
+        "weight decay",
+        "eps",
+    ];
+    table::print(&header, &cells, &[1, 2, 3, 4, 5, 6, 7, 8, 9])
+}
+
+/// Least and largest, where they differ; a dash for none.
+fn range(values: impl Iterator<Item = f64> + Clone) -> String {
+    let [least, most] = [f64::min, f64::max].map(|of| values.clone().reduce(of).map(number));
+    match (least, most) {
+        (Some(least), Some(most)) if least == most => most,
+        (Some(least), Some(most)) => format!("{least} to {most}"),
+        (None, _) | (_, None) => "-".into(),
     }
 }
 

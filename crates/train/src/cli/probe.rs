@@ -1,5 +1,6 @@
 use super::overrides::Overrides;
-use super::{Outcome, progress, table};
+use super::progress::Count;
+use super::{Outcome, table};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -106,17 +107,17 @@ impl Args {
             }
         }
         let count = jobs.len() as u64 * self.seeds;
-        let bar = progress::bar(count, "model ", "{eta} left");
+        let count = Count::new(count, "model");
         let mut probed = Vec::new();
         for (mut job, mut config) in jobs {
             for _ in 0..self.seeds {
                 job.seeds.push(signal::measure(&config, !self.no_spectrum)?);
                 config.seed += 1;
-                bar.inc(1);
+                count.inc();
             }
             probed.push(job);
         }
-        bar.finish_and_clear();
+        count.finish();
         let several = [|job: &Probed| job.depth, |job: &Probed| job.width]
             .map(|size| probed.iter().any(|job| size(job) != size(&probed[0])));
         let is_finite = probed.iter().flat_map(|job| &job.seeds).all(Signal::is_finite);

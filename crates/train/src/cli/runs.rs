@@ -4,7 +4,7 @@ use super::overrides::Overrides;
 use super::progress;
 use indicatif::ProgressBar;
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
 use unitgain_train::Summary;
 use unitgain_train::metrics::Status;
@@ -91,7 +91,7 @@ impl Runs {
     }
 }
 
-/// One bar over the steps of all runs on a terminal, a line for each run that ends elsewhere; all on standard error.
+/// One bar over the steps of all runs where it can be drawn, a line for each run that ends elsewhere; all on standard error.
 pub(crate) struct View {
     bar: ProgressBar,
     runs: usize,
@@ -121,7 +121,7 @@ impl View {
                 self.ended += 1;
                 self.diverged += usize::from(summary.status == Status::Diverged);
                 self.earlier += usize::from(*earlier);
-                if !*earlier && !stderr().is_terminal() {
+                if !*earlier && self.bar.is_hidden() {
                     let _ = writeln!(stderr(), "{}/{}  {run}  {}", self.ended, self.runs, describe(summary));
                 }
             }

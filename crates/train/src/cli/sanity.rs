@@ -1,4 +1,5 @@
-use super::{Outcome, progress, table};
+use super::progress::Count;
+use super::{Outcome, table};
 use serde::Serialize;
 use std::io::Write;
 use unitgain_train::{device, sanity};
@@ -30,9 +31,9 @@ struct Row<'a> {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         let device = device::from_name(&self.backend)?;
-        let bar = progress::bar(self.seeds, "seed ", "{eta} left");
-        let checks = sanity::run(self.seeds, sanity::Sizes::default(), &device, &mut |_| bar.inc(1));
-        bar.finish_and_clear();
+        let count = Count::new(self.seeds, "seed");
+        let checks = sanity::run(self.seeds, sanity::Sizes::default(), &device, &mut |_| count.inc());
+        count.finish();
         let passed = checks.iter().filter(|check| check.passed()).count();
         let mut out = std::io::stdout();
         if self.json {

@@ -1,30 +1,139 @@
-//! Plain text tables.
+//! Plain text tables, as wide as the terminal at most.
 
-use std::io::{Result, Write, stdout};
+use console::Term;
+use std::io::{IsTerminal, Result, Write, stdout};
 
-/// Prints rows under a header, each column as wide as its widest cell; those of `right` (by index)
-/// are aligned to the right.
+/// Of what is no terminal, or a terminal that does not say its width.
+const WIDTH: usize = 80;
+/// Between two columns.
+const GAP: usize = 2;
+/// Text that is narrower is not broken.
+const TEXT: usize = 16;
+
+/// Prints rows under a header; columns of `right` (by index) are aligned to the right. Where the table is too wide for the
+/// terminal, headers and then texts are broken into lines, and where that is not enough the columns come in groups, each
+/// after the first column.
 pub(crate) fn print(header: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<()> {
-    let width = |column: usize| {
-        rows.iter().map(|row| row[column].chars().count()).chain([header[column].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<String> = cells
-            .enumerate()
-            .map(|(i, cell)| match right.contains(&i) {
-                true => format!("{cell:>width$}", width = widths[i]),
-                false => format!("{cell:<width$}", width = widths[i]),
-            })
-            .collect();
-        padded.join("  ").trim_end().to_string()
-    };
-    let mut out = stdout().lock();
-    writeln!(out, "{}", line(&mut header.iter().copied()))?;
-    for row in rows {
-        writeln!(out, "{}", line(&mut row.iter().map(String::as_str)))?;
+    let terminal = || Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+    let width = stdout().is_terminal().then(terminal).flatten().unwrap_or(WIDTH);
+    stdout().lock().write_all(Table { header, rows, right }.laid_out(width).as_bytes())
+}
+
+struct Table<'a> {
+    header: &'a [&'a str],
+    rows: &'a [Vec<String>],
+    right: &'a [usize],
+}
+
+impl Table<'_> {
+    /// No line is longer than `width`, unless a number and its row's name are.
+    fn laid_out(&self, width: usize) -> String {
+        let mut text = String::new();
+        for (i, group) in self.groups(width).iter().enumerate() {
+            if i > 0 {
+                text.push('\n');
+            }
+            let widths = self.widths(group, width);
+            let header: Vec<&str> = group.iter().map(|column| self.header[*column]).collect();
+            self.push_row(&mut text, group, &header, &widths);
+            for row in self.rows {
+                let cells: Vec<&str> = group.iter().map(|column| row[*column].as_str()).collect();
+                self.push_row(&mut text, group, &cells, &widths);
+            }
+        }
+        text
     }
-    Ok(())
+
+    /// Columns that are beside each other.
+    fn groups(&self, width: usize) -> Vec<Vec<usize>> {
+        let least = |group: &[usize]| {
+            let widths = group.iter().map(|column| self.least(*column)).sum::<usize>();
+            widths + GAP * (group.len() - 1)
+        };
+        let mut groups = vec![vec![0]];
+        for column in 1..self.header.len() {
+            let group = groups.last_mut().unwrap_or_else(|| unreachable!("there is a first group"));
+            group.push(column);
+            if group.len() > 2 && least(group) > width {
+                group.pop();
+                groups.push(vec![0, column]);
+            }
+        }
+        groups
+    }
+
+    fn cells(&self, column: usize) -> impl Iterator<Item = &str> {
+        self.rows.iter().map(move |row| row[column].as_str())
+    }
+
+    /// The least width of a column: numbers are not broken, and headers only between words.
+    fn least(&self, column: usize) -> usize {
+        let cells = self.cells(column).map(length).max().unwrap_or(0);
+        let word = self.header[column].split(' ').map(length).max().unwrap_or(0);
+        if self.right.contains(&column) { cells.max(word) } else { cells.min(TEXT).max(word) }
+    }
+
+    /// The widths of a group's columns: what each wants, less of the widest while that is more than there is. Names, which
+    /// are looked for, are broken last.
+    fn widths(&self, group: &[usize], width: usize) -> Vec<usize> {
+        let wanted = |column: usize| self.cells(column).chain([self.header[column]]).map(length).max().unwrap_or(0);
+        let mut widths: Vec<usize> = group.iter().map(|column| wanted(*column)).collect();
+        while widths.iter().sum::<usize>() + GAP * (group.len() - 1) > width {
+            let shrinks = |i: &usize| widths[*i] > self.least(group[*i]);
+            let widest = (1..group.len()).filter(shrinks).max_by_key(|i| widths[*i]);
+            match widest.or_else(|| Some(0).filter(shrinks)) {
+                Some(i) => widths[i] -= 1,
+                None => break,
+            }
+        }
+        widths
+    }
+
+    fn push_row(&self, text: &mut String, group: &[usize], cells: &[&str], widths: &[usize]) {
+        let cells: Vec<Vec<String>> = cells.iter().zip(widths).map(|(cell, width)| broken(cell, *width)).collect();
+        let lines = cells.iter().map(Vec::len).max().unwrap_or(1);
+        for line in 0..lines {
+            let padded: Vec<String> = cells
+                .iter()
+                .zip(widths)
+                .zip(group)
+                .map(|((cell, width), column)| {
+                    let part = cell.get(line).map_or("", String::as_str);
+                    if self.right.contains(column) { format!("{part:>width$}") } else { format!("{part:<width$}") }
+                })
+                .collect();
+            text.push_str(padded.join(&" ".repeat(GAP)).trim_end());
+            text.push('\n');
+        }
+    }
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// A cell in lines of at most `width`: between words where that is possible, anywhere in a word that is longer.
+fn broken(cell: &str, width: usize) -> Vec<String> {
+    if length(cell) <= width {
+        return vec![cell.to_string()];
+    }
+    let mut lines = vec![String::new()];
+    for word in cell.split(' ') {
+        let line = lines.last_mut().unwrap_or_else(|| unreachable!("there is a first line"));
+        if line.is_empty() {
+            line.push_str(word);
+        } else if length(line) + 1 + length(word) <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_string());
+        }
+        while let Some((at, _)) = lines.last().and_then(|line| line.char_indices().nth(width.max(1))) {
+            let rest = lines.last_mut().map(|line| line.split_off(at)).unwrap_or_default();
+            lines.push(rest);
+        }
+    }
+    lines
 }
 
 /// A number with three or four digits that count.
@@ -33,5 +142,63 @@ pub(crate) fn number(x: f64) -> String {
         0.0 => "0".into(),
         size if (1e-2..1e4).contains(&size) => format!("{x:.3}"),
         _ => format!("{x:.1e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn laid_out(header: &[&str], rows: &[&[&str]], right: &[usize], width: usize) -> String {
+        let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(ToString::to_string).collect()).collect();
+        Table { header, rows: &rows, right }.laid_out(width)
+    }
+
+    #[test]
+    fn a_table_that_fits_is_as_wide_as_its_cells() {
+        let shown = laid_out(&["name", "loss"], &[&["pre_norm", "1.25"], &["re_zero", "12.5"]], &[1], 80);
+        assert_eq!(shown, "name      loss\npre_norm  1.25\nre_zero   12.5\n");
+    }
+
+    #[test]
+    fn headers_break_before_texts_and_texts_before_columns() {
+        let shown = laid_out(&["name", "largest logit", "last stream"], &[&["a", "1", "2"]], &[1, 2], 21);
+        assert_eq!(shown, "name  largest    last\n        logit  stream\na           1       2\n");
+        let row: &[&str] = &["lsuv", "W / sqrt(Var(W x)), layer by layer", "arXiv:1511.06422"];
+        let shown = laid_out(&["init", "formula", "source"], &[row], &[], 44);
+        assert_eq!(
+            shown,
+            "init  formula               source\nlsuv  W / sqrt(Var(W x)),   arXiv:1511.06422\n      layer by layer\n"
+        );
+        let shown = laid_out(&["of", "first", "second", "third"], &[&["x", "1", "2", "3"]], &[1, 2, 3], 18);
+        assert_eq!(shown, "of  first  second\nx       1       2\n\nof  third\nx       3\n");
+    }
+
+    #[test]
+    fn a_word_that_is_too_long_is_broken_and_nothing_is_lost() {
+        assert_eq!(broken("sqrt(x_0+x_1+x_2) / 2", 8), ["sqrt(x_0", "+x_1+x_2", ") / 2"]);
+        assert_eq!(broken("", 8), [""]);
+    }
+
+    /// Every table of these shapes fits, and every cell is in it.
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        for columns in 2..14 {
+            for letters in [1, 5, 9, 17, 40] {
+                for width in [40, 80, 132] {
+                    let name = "n".repeat(letters);
+                    let header = vec!["growth exponent"; columns];
+                    let mut row = vec![format!("row of {name}")];
+                    row.extend((1..columns).map(|i| format!("{i}.25e{i}")));
+                    row.push(format!("a text with {name} in it"));
+                    let header = [header, vec!["text"]].concat();
+                    let right: Vec<usize> = (1..columns).collect();
+                    let shown = Table { header: &header, rows: &[row.clone()], right: &right }.laid_out(width);
+                    let longest = shown.lines().map(length).max().unwrap_or(0);
+                    assert!(longest <= width, "{longest} > {width}\n{shown}");
+                    assert!((1..columns).all(|i| shown.contains(&row[i])), "{shown}");
+                }
+            }
+        }
     }
 }

@@ -1,7 +1,8 @@
 use super::overrides::Overrides;
-use super::{Outcome, progress, table};
+use super::progress::{self, Count};
+use super::{Outcome, table};
 use indicatif::ProgressBar;
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use unitgain_train::metrics::Status;
 use unitgain_train::{Event, Measured, Record, RunConfig, Start, Summary, train};
@@ -62,16 +63,16 @@ impl Args {
     }
 }
 
-/// A progress bar on a terminal, plain lines elsewhere.
+/// Lines on standard output; where that and a bar are on a terminal, only what a bar does not say.
 struct View {
     folder: PathBuf,
-    bar: Option<ProgressBar>,
-    is_terminal: bool,
+    calibration: Option<Count>,
+    bar: ProgressBar,
 }
 
 impl View {
     fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_path_buf(), bar: None, is_terminal: stderr().is_terminal() }
+        Self { folder: folder.to_path_buf(), calibration: None, bar: ProgressBar::hidden() }
     }
 
     fn show(&mut self, event: &Event<'_>) {
@@ -79,7 +80,7 @@ impl View {
             Event::Started { config, parameters, floor, step } => {
                 let floor = floor.map_or(String::new(), |floor| format!(", floor {floor:.4}"));
                 let from = if *step > 0 { format!(" from step {step}") } else { String::new() };
-                self.line(&format!(
+                progress::line(&format!(
                     "{}: {} parameters, {} steps{from} of {} tokens on {}{floor}",
                     self.folder.display(),
                     parameters,
@@ -87,71 +88,51 @@ impl View {
                     config.train.batch_size * config.train.accumulate * config.model.context,
                     config.backend,
                 ));
-                if self.is_terminal {
-                    let bar =
-                        progress::bar(config.train.steps as u64, "", "{msg} {eta} left").with_position(*step as u64);
-                    // Time left is that of this process's steps.
-                    bar.reset_eta();
-                    self.bar = Some(bar);
-                }
+                let steps = config.train.steps as u64;
+                self.bar = progress::bar_among_lines(steps, "", "{msg} {eta} left").with_position(*step as u64);
+                // Time left is that of this process's steps.
+                self.bar.reset_eta();
             }
             Event::Calibrating(step, of) => {
-                let bar = self.bar.get_or_insert_with(|| match self.is_terminal {
-                    true => ProgressBar::new(*of as u64).with_message("calibrating,"),
-                    false => ProgressBar::hidden(),
-                });
-                bar.set_position(*step as u64);
+                let count = self.calibration.get_or_insert_with(|| Count::new(*of as u64, "calibrating"));
+                count.set(*step as u64);
             }
             Event::Calibrated(measured) => {
-                if let Some(bar) = self.bar.take() {
-                    bar.finish_and_clear();
-                }
+                self.calibration.take().iter().for_each(Count::finish);
                 for Measured { what, before, after } in *measured {
                     let [before, after] = [*before, *after].map(table::number);
-                    self.line(&format!("calibrated: {what} {before} to {after}"));
+                    progress::line(&format!("calibrated: {what} {before} to {after}"));
                 }
             }
-            Event::Step(step) => {
-                if let Some(bar) = &self.bar {
-                    bar.set_position(*step as u64);
+            Event::Step(step) => self.bar.set_position(*step as u64),
+            Event::Recorded(record) => {
+                self.bar.set_message(format!("loss {:.4}, {:.0} tokens/s,", record.loss, record.tokens_per_second));
+                let is_seen = !self.bar.is_hidden() && stdout().is_terminal();
+                if !is_seen || record.eval_loss.is_some() {
+                    progress::line(&describe(record));
                 }
             }
-            Event::Recorded(record) => match &self.bar {
-                Some(bar) => {
-                    bar.set_message(format!("loss {:.4}, {:.0} tokens/s,", record.loss, record.tokens_per_second));
-                    if record.eval_loss.is_some() {
-                        bar.println(describe(record));
-                    }
-                }
-                None => self.line(&describe(record)),
-            },
             Event::Saved(_) => {}
         }
     }
 
     fn finish(&mut self, summary: &Summary) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        self.bar.finish_and_clear();
         match (&summary.status, &summary.message) {
-            (Status::Diverged, Some(message)) => self.line(message),
+            (Status::Diverged, Some(message)) => progress::line(message),
             _ => {
                 let eval = summary.eval_loss.map_or(String::new(), |loss| format!(", evaluation {loss:.4}"));
                 let excess = summary.excess.map_or(String::new(), |excess| format!(", {excess:.4} above the floor"));
-                self.line(&format!("finished {} steps in {:.0} s{eval}{excess}", summary.step, summary.seconds.total));
+                let (steps, seconds) = (summary.step, summary.seconds.total);
+                progress::line(&format!("finished {steps} steps in {seconds:.0} s{eval}{excess}"));
                 if let (Some(false), Some(unigram)) = (summary.learned, summary.unigram_loss) {
-                    self.line(&format!(
+                    progress::line(&format!(
                         "did not learn: it ends no better than the frequencies of the symbols alone ({unigram:.4}), or than \
                          its start"
                     ));
                 }
             }
         }
-    }
-
-    /// A line that a closed pipe may swallow: the run goes on.
-    fn line(&self, text: &str) {
-        let _ = if self.is_terminal { writeln!(stderr(), "{text}") } else { writeln!(std::io::stdout(), "{text}") };
     }
 }
 
