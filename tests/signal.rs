@@ -1,7 +1,8 @@
 //! The signal at step 0, against what the papers derive and against finite differences.
 
+use crate::common::{Scratch, generator};
 use unitgain_model::{ModelConfig, Placement, ScaleConfig, Scheme};
-use unitgain_train::signal::{Signal, measure, slope};
+use unitgain_train::signal::{Signal, measure, measure_trained, slope};
 use unitgain_train::{Calibrate, DataConfig, RunConfig};
 
 fn config(placement: Placement, n_layers: usize) -> RunConfig {
@@ -100,6 +101,75 @@ fn a_calibrated_model_is_measured_as_it_starts() {
     // Every layer writes variance 1, so that the logits have it too.
     assert!((lsuv.logits - 1.0).abs() < 0.1 && (plain.logits - 1.0).abs() > 0.2, "{} {}", lsuv.logits, plain.logits);
     assert!(lsuv.growth > 0.3, "{}", lsuv.growth);
+}
+
+/// By the weights of the checkpoint, which are read, multiplied and summed here without the measurement.
+#[test]
+fn a_trained_model_is_measured_by_its_own_weights() {
+    use burn::tensor::Device;
+    use unitgain_model::cross_entropy;
+    use unitgain_train::checkpoint::{Checkpoint, weights};
+    use unitgain_train::{Start, train};
+    let scratch = Scratch::new("signal-trained");
+    let mut config = config(Placement::PreNorm {}, 2);
+    (config.train.steps, config.checkpoint.every) = (12, 6);
+    let folder = scratch.0.join("run");
+    {
+        let _one_at_a_time = generator();
+        train(&config, &folder, Start::New, &mut |_| ()).unwrap();
+    }
+    let checkpoint = Checkpoint::newest(&folder).unwrap();
+    let signal = measure_trained(&checkpoint, &config, true).unwrap();
+    assert_eq!(signal.step, 12);
+
+    let device = Device::flex();
+    let (model, table) = checkpoint.config.model.build(config.seed, &device).unwrap();
+    let model = checkpoint.load_model(model, &table).unwrap();
+    let (_, task) = config.prepare().unwrap();
+    let (tokens, targets) = task.batch(config.seed, 1, 0..config.train.batch_size).tensors(&device);
+    let loss = cross_entropy(model.forward(tokens), targets, None).into_scalar::<f32>();
+    assert!((signal.loss - f64::from(loss)).abs() < 1e-5, "{} {loss}", signal.loss);
+
+    let all = weights(&model);
+    assert_eq!(signal.matrices.len(), 2 * 6 + 2, "six matrices of a block, embedding and position");
+    for matrix in &signal.matrices {
+        let (.., values) = all.iter().find(|(path, ..)| *path == matrix.path).unwrap();
+        let squares: f64 = values.iter().map(|x| f64::from(*x).powi(2)).sum();
+        assert!((matrix.largest.powi(2) * matrix.stable_rank / squares - 1.0).abs() < 1e-6, "{matrix:?} {squares}");
+    }
+    let block = &signal.blocks[1];
+    assert_eq!(block.attention_share, block.attention / signal.blocks[0].stream);
+    assert_eq!(signal.blocks[0].mlp_share, signal.blocks[0].mlp / signal.embedding);
+
+    let first = Checkpoint::read(&folder.join("checkpoints/step_00000006.safetensors")).unwrap();
+    let losses = [measure(&config, false).unwrap(), measure_trained(&first, &config, false).unwrap(), signal];
+    assert!(losses.windows(2).all(|pair| pair[1].loss < pair[0].loss), "{:?}", losses.map(|signal| signal.loss));
+
+    let mut other = config.clone();
+    other.model.n_heads = 2;
+    assert!(measure_trained(&checkpoint, &other, false).unwrap_err().to_string().contains("model.n_heads"));
+    let data = DataConfig::Markov { vocab_size: 31, order: 1, branching: 4, seed: 1 };
+    let other = RunConfig { data, ..config };
+    assert!(measure_trained(&checkpoint, &other, false).unwrap_err().to_string().contains("vocabulary"));
+}
+
+/// A rank of one, all values equal, and nothing at all.
+#[test]
+fn a_stable_rank_is_that_of_the_matrix() {
+    let mut config = config(Placement::PreNorm {}, 1);
+    let ranks = |config: &RunConfig| -> Vec<(String, f64)> {
+        let signal = measure(config, true).unwrap();
+        signal.matrices.into_iter().map(|matrix| (matrix.path, matrix.stable_rank)).collect()
+    };
+    config.model.init = Scheme::all().into_iter().find(|scheme| scheme.about().0 == "orthogonal");
+    let of = |ranks: &[(String, f64)], part: &str| ranks.iter().find(|(path, _)| path.contains(part)).unwrap().1;
+    let orthogonal = ranks(&config);
+    assert!((of(&orthogonal, "query") - 48.0).abs() < 1e-3 && (of(&orthogonal, "mlp.up") - 48.0).abs() < 1e-3);
+    config.model.init = Some(Scheme::xavier());
+    config.model.zero_writers = true;
+    let zero = ranks(&config);
+    assert_eq!((of(&zero, "mlp.down"), of(&zero, "attention.out")), (0.0, 0.0));
+    assert!(of(&zero, "query") > 5.0 && of(&zero, "query") < 20.0);
 }
 
 /// The matrix of a singular value decomposition may hold anything.

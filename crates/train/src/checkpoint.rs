@@ -7,14 +7,14 @@
 use crate::data::Tokenizer;
 use crate::files::{self, write_atomically};
 use crate::optim::State;
-use crate::{Error, RunConfig, Trainer};
+use crate::{Error, RunConfig, Task, Trainer};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use unitgain_model::{ParamTable, Transformer};
+use unitgain_model::{ModelConfig, ParamTable, Transformer};
 
 /// Name and number of the format.
 const FORMAT: &str = "unitgain-checkpoint-2";
@@ -47,7 +47,7 @@ pub struct Position {
 }
 
 /// A checkpoint in memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
     /// Where the run is.
@@ -99,8 +99,10 @@ pub fn save(
         .map_err(|e| failed(e.to_string()))?;
     let contents = safetensors::serialize(views, Some(metadata)).map_err(|e| failed(e.to_string()))?;
     write_atomically(&path, &contents)?;
+    tracing::debug!("wrote {}, {} bytes", path.display(), contents.len());
     let all = list(folder)?;
     for old in all.iter().rev().skip(keep) {
+        tracing::debug!("removes {}: {keep} are kept", old.display());
         std::fs::remove_file(old).map_err(Error::io("remove", old))?;
     }
     Ok(())
@@ -189,6 +191,27 @@ impl Checkpoint {
             tensors.insert(name.to_string(), (view.shape().to_vec(), values));
         }
         Ok(Self { path: path.to_path_buf(), position, config, tensors })
+    }
+
+    /// Refuses a resolved model other than the one whose weights these are.
+    pub(crate) fn check_model(&self, model: &ModelConfig) -> Result<(), Error> {
+        let other = RunConfig { model: model.clone(), ..self.config.clone() };
+        match self.config.differences(&other).as_slice() {
+            [] => Ok(()),
+            changed => {
+                let problem =
+                    format!("holds the weights of another model: {}. A trained model is as it is", changed.join(", "));
+                Err(Error::Checkpoint { path: self.path.clone(), problem })
+            }
+        }
+    }
+
+    /// Refuses data other than those the weights were trained on.
+    pub(crate) fn check_data(&self, task: &Task) -> Result<(), Error> {
+        let is_same = self.position.tokenizer == task.tokenizer() && self.position.fingerprint == task.fingerprint();
+        let problem =
+            "was trained on another text or vocabulary; give the data it was trained on, as with --set data.path";
+        if is_same { Ok(()) } else { Err(Error::Checkpoint { path: self.path.clone(), problem: problem.into() }) }
     }
 
     /// Puts the weights into `model`, whose table is `table`.

@@ -1,10 +1,13 @@
 use crate::checkpoint::{self, Checkpoint, Position};
+use crate::config::changed_keys;
+use crate::device::Found;
 use crate::files::{self, write_atomically};
 use crate::metrics::{At, FORMAT, Seconds, Status, peak_memory};
 use crate::step::{HostRow, Row, read_rows};
 use crate::{
     Error, HeldOut, Measured, Record, RunConfig, Summary, Task, Trainer, calibrate, device, folder as on_disk, metrics,
 };
+use burn::tensor::Device;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -122,6 +125,7 @@ impl Run {
             );
         }
         let device = device::from_name(&config.backend)?;
+        tell(&config, &task, &device);
         let mut trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?
             .with_precision(config.train.precision);
         let mut position = Position {
@@ -144,6 +148,7 @@ impl Run {
                 fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
                 lock = files::lock(folder)?;
                 on_disk::clear(folder)?;
+                tracing::debug!("a new run in {}", folder.display());
             }
             Start::Resume => {
                 let checkpoint = Checkpoint::newest(folder)?;
@@ -157,6 +162,7 @@ impl Run {
                 }
                 trainer = checkpoint.load(trainer)?;
                 position = checkpoint.position;
+                tracing::debug!("the run in {} goes on from step {}", folder.display(), position.step);
                 lock = files::lock(folder)?;
                 files::remove_partial(folder)?;
                 files::remove_partial(&folder.join("checkpoints"))?;
@@ -332,6 +338,11 @@ impl Run {
                 )));
             }
             record = record.with_evaluation(loss, self.held_out.tokens, self.task.floor());
+            tracing::debug!(
+                "step {step}: evaluation {loss} on {} tokens in {:.2} s",
+                self.held_out.tokens,
+                started.elapsed().as_secs_f64()
+            );
             let best = self.position.best_eval_loss.map_or(loss, |best| best.min(loss));
             self.position.best_eval_loss = Some(best);
             self.seconds.evaluation += started.elapsed().as_secs_f64();
@@ -395,6 +406,24 @@ impl Run {
         text.push('\n');
         write_atomically(&self.folder.join("summary.json"), text.as_bytes())
     }
+}
+
+/// What a run is made of, for whoever asks for debug messages.
+fn tell(config: &RunConfig, task: &Task, device: &Device) {
+    if !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let value = |config: &RunConfig| toml::Value::try_from(config);
+    let default = RunConfig::default().resolved(task.vocab_size()).unwrap_or_default();
+    if let (Ok(default), Ok(own)) = (value(&default), value(config)) {
+        let mut changed = Vec::new();
+        changed_keys("", &default, &own, &mut changed);
+        tracing::debug!("settings that are not the defaults: {}", changed.join(", "));
+    }
+    let Found { name, target, types, .. } = Found::of(&config.backend, device);
+    let (types, threads) = (types.join(" "), rayon::current_num_threads());
+    tracing::debug!("device: {} ({name}, {target}, {types}), {threads} threads", config.backend);
+    tracing::debug!("data: {}", task.amount());
 }
 
 /// The scheduled learning rate of a step, counted from 1.

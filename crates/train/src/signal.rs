@@ -1,15 +1,15 @@
-//! The signal at step 0: how large the stream, the branches, the gradients and the attention logits of a model are before
-//! it is trained, block by block.
+//! The signal of a model on one batch: how large the stream, the branches, the gradients and the attention logits are, block
+//! by block, before it is trained or after.
 
-use crate::checkpoint::weights;
-use crate::{Error, Gradients, RunConfig, Trainer, calibrate, device};
+use crate::checkpoint::{Checkpoint, weights};
+use crate::{Error, Gradients, RunConfig, Task, Trainer, calibrate, device};
 use burn::tensor::{Bool, FloatDType, Tensor, activation};
 use serde::Serialize;
 use std::cell::RefCell;
 use unitgain_init::matrix::singular_values;
-use unitgain_model::{Branch, Point, Probe, cross_entropy};
+use unitgain_model::{Branch, ParamEntry, Point, Probe, cross_entropy};
 
-/// What one block does at step 0.
+/// What one block does.
 #[derive(Clone, Debug, Serialize)]
 pub struct BlockSignal {
     /// rms of the stream behind the block.
@@ -18,6 +18,10 @@ pub struct BlockSignal {
     pub attention: f64,
     /// rms of what the MLP writes.
     pub mlp: f64,
+    /// `attention` over the rms of the stream before the block.
+    pub attention_share: f64,
+    /// `mlp` over the same.
+    pub mlp_share: f64,
     /// rms of the loss's gradient by an entry of the stream behind the block, times the number of entries of a batch: that
     /// of a loss that is summed over tokens.
     pub stream_gradient: f64,
@@ -32,11 +36,47 @@ pub struct BlockSignal {
     pub singular_values: Option<[f64; 2]>,
 }
 
-/// The signal of one model at step 0.
+/// The singular values s of a matrix, as it is stored: before a weight norm and a multiplier.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spectrum {
+    /// Of the parameter.
+    pub path: String,
+    /// Name of its role.
+    pub role: &'static str,
+    /// Rows and columns, `[fan_in, fan_out]`.
+    pub shape: [usize; 2],
+    /// Largest singular value.
+    pub largest: f64,
+    /// Smallest singular value.
+    pub smallest: f64,
+    /// `sum s^2 / max s^2`, from 1 (rank one) to the number of rows or columns (all equal); 0 for a matrix of zeros.
+    pub stable_rank: f64,
+}
+
+impl Spectrum {
+    fn of(entry: &ParamEntry, values: &[f32]) -> Option<Self> {
+        let [rows, columns] = *entry.shape.as_slice() else { return None };
+        let all = singular_values(values, rows, columns);
+        let (largest, smallest) = (*all.first()?, *all.last()?);
+        let squares = all.iter().map(|s| (s / largest).powi(2)).sum::<f64>();
+        Some(Self {
+            path: entry.path.clone(),
+            role: entry.role().name(),
+            shape: [rows, columns],
+            largest,
+            smallest,
+            stable_rank: if largest == 0.0 { 0.0 } else { squares },
+        })
+    }
+}
+
+/// The signal of one model.
 #[derive(Clone, Debug, Serialize)]
 pub struct Signal {
-    /// Of the run.
+    /// Of the run, and of the batch.
     pub seed: u64,
+    /// Steps that the model was trained for.
+    pub step: usize,
     /// Loss of the batch.
     pub loss: f64,
     /// rms of the stream before the first block.
@@ -47,6 +87,8 @@ pub struct Signal {
     pub logits: f64,
     /// Every block, from the first.
     pub blocks: Vec<BlockSignal>,
+    /// The spectrum of every weight matrix; empty where it was left out.
+    pub matrices: Vec<Spectrum>,
     /// Norm of the gradient of each parameter, by path.
     pub gradients: Vec<(String, f64)>,
     /// Gradient of the last block's parameters over that of the first's.
@@ -86,21 +128,46 @@ pub fn mean_and_std(values: &[f64]) -> (f64, f64) {
     (mean, if values.len() > 1 { (square / (count - 1.0)).sqrt() } else { f64::NAN })
 }
 
-/// Measures one model on one batch, calibrated as its configuration asks and without dropout. `spectrum` adds the singular values of every
-/// matrix of the blocks.
+/// Measures one model at step 0 on the batch of its first step, calibrated as its configuration asks and without dropout.
+/// `spectrum` adds the singular values of every weight matrix.
 ///
 /// # Errors
 /// As [`RunConfig::prepare`] and [`calibrate()`].
 pub fn measure(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
-    device::compute(config, || measured(config, spectrum))
+    device::compute(config, || {
+        let (config, task) = config.prepare()?;
+        let (trainer, _) = calibrate(trainer(&config)?, &config, &task, &mut |_, _| ())?;
+        measured(&config, &task, trainer, 0, spectrum)
+    })
 }
 
-fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
-    let (config, task) = config.prepare()?;
+/// Measures the model of a checkpoint as [`measure`] does a new one, on the same batch, so that both can be compared.
+/// `config` is that of the checkpoint with another seed (of the batch), backend, batch or place of the data.
+///
+/// # Errors
+/// As [`RunConfig::prepare`], and [`Error::Checkpoint`] for a configuration of another model or other data.
+pub fn measure_trained(checkpoint: &Checkpoint, config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
+    device::compute(config, || {
+        let mut config = config.clone();
+        // The data say it again; their vocabulary is compared below.
+        config.model.vocab_size = None;
+        let (config, task) = config.prepare()?;
+        checkpoint.check_data(&task)?;
+        checkpoint.check_model(&config.model)?;
+        let mut trainer = trainer(&config)?;
+        trainer.model = checkpoint.load_model(trainer.model, &trainer.table)?;
+        measured(&config, &task, trainer, checkpoint.position.step, spectrum)
+    })
+}
+
+fn trainer(config: &RunConfig) -> Result<Trainer, Error> {
     let plain = device::from_name(&config.backend)?;
-    let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &plain)?
-        .with_precision(config.train.precision);
-    let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
+    let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &plain)?;
+    Ok(trainer.with_precision(config.train.precision))
+}
+
+fn measured(config: &RunConfig, task: &Task, trainer: Trainer, step: usize, spectrum: bool) -> Result<Signal, Error> {
+    let plain = device::from_name(&config.backend)?;
     let trainer = trainer.with_dropout(0.0);
     let batch = task.batch(config.seed, 1, 0..config.train.batch_size);
     let (tokens, targets) = batch.tensors(&plain);
@@ -135,22 +202,27 @@ fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
         all => Tensor::cat(all, 0).into_data().iter::<f32>().map(f64::from).collect(),
     };
     let layers = config.model.n_layers;
-    let matrices = if spectrum { weights(&trainer.model) } else { Vec::new() };
+    let spectra: Vec<(Option<usize>, Spectrum)> = trainer
+        .table
+        .iter()
+        .zip(if spectrum { weights(&trainer.model) } else { Vec::new() })
+        .filter(|(entry, _)| entry.role().is_matrix())
+        .filter_map(|(entry, (.., values))| Some((entry.block, Spectrum::of(entry, &values)?)))
+        .collect();
     let blocks = (0..layers)
         .map(|l| {
             let own = trainer.table.iter().zip(&squares).filter(|(entry, _)| entry.block == Some(l));
             let gradient = own.map(|(_, square)| square).sum::<f64>().sqrt();
-            let of_block = matrices.iter().zip(trainer.table.iter());
-            let of_block = of_block.filter(|(_, entry)| entry.block == Some(l) && entry.role().is_matrix());
-            let range = of_block.fold(None, |range: Option<[f64; 2]>, ((_, shape, values), _)| {
-                let all = singular_values(values, shape[0], shape[1]);
-                let (most, least) = (all[0], all[all.len() - 1]);
-                Some(range.map_or([most, least], |[a, b]| [a.max(most), b.min(least)]))
+            let of_block = spectra.iter().filter(|(block, _)| *block == Some(l));
+            let range = of_block.fold(None, |range: Option<[f64; 2]>, (_, of)| {
+                Some(range.map_or([of.largest, of.smallest], |[a, b]| [a.max(of.largest), b.min(of.smallest)]))
             });
             BlockSignal {
                 stream: stream[l + 1],
                 attention: branches[2 * l],
                 mlp: branches[2 * l + 1],
+                attention_share: branches[2 * l] / stream[l],
+                mlp_share: branches[2 * l + 1] / stream[l],
                 stream_gradient: of_stream[l + 1] * tokens,
                 gradient,
                 entropy: attention[2 * l],
@@ -163,10 +235,12 @@ fn measured(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
         blocks.iter().enumerate().map(|(l, block)| (((l + 1) as f64).ln(), block.stream.ln())).collect();
     Ok(Signal {
         seed: config.seed,
+        step,
         loss: value,
         embedding: stream[0],
         final_norm: stream[layers + 1],
         logits: stream[layers + 2],
+        matrices: spectra.into_iter().map(|(_, of)| of).collect(),
         gradients: trainer.table.iter().zip(&squares).map(|(e, square)| (e.path.clone(), square.sqrt())).collect(),
         last_over_first: blocks[layers - 1].gradient / blocks[0].gradient,
         growth: slope(&by_depth),

@@ -222,6 +222,9 @@ pub fn calibrate(
         Calibrate::GradInit { steps, lr, gamma, eta } => work.grad_init(steps, lr, gamma, eta),
     };
     let trainer = work.trainer.with_dropout(dropout);
+    for Measured { what, before, after } in &measured {
+        tracing::debug!("{}: {what} from {before} to {after}", kind.about().0);
+    }
     match measured.iter().find(|m| !(m.before.is_finite() && m.after.is_finite())) {
         Some(bad) => {
             let problem = format!(

@@ -202,11 +202,14 @@ fn range(values: impl Iterator<Item = f64> + Clone) -> String {
     }
 }
 
-/// Six decimals without trailing zeros; small numbers in exponent form.
+/// Six decimals, or three of a small number in exponent form, without trailing zeros.
 fn number(x: f64) -> String {
-    if x != 0.0 && !(1e-3..1e6).contains(&x.abs()) {
-        return format!("{x:.3e}");
+    let short = |text: &str| text.trim_end_matches('0').trim_end_matches('.').to_string();
+    if x == 0.0 || (1e-3..1e6).contains(&x.abs()) {
+        return short(&format!("{x:.6}"));
     }
-    let text = format!("{x:.6}");
-    text.trim_end_matches('0').trim_end_matches('.').to_string()
+    match format!("{x:.3e}").split_once('e') {
+        Some((digits, exponent)) => format!("{}e{exponent}", short(digits)),
+        None => x.to_string(),
+    }
 }

@@ -3,19 +3,23 @@ use super::progress::Count;
 use super::{Outcome, table};
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use unitgain_train::RunConfig;
+use unitgain_train::checkpoint::Checkpoint;
 use unitgain_train::coord_check::{Axis, resized};
 use unitgain_train::plot::{self, Panel};
-use unitgain_train::signal::{self, BlockSignal, Signal};
+use unitgain_train::signal::{self, BlockSignal, Signal, Spectrum};
 
-/// Measure the signal at step 0: stream, branches, gradients and attention of every block
+/// Measure the signal of new or trained models: stream, branches, gradients and attention of every block, and weights
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain probe configs/pre_norm.toml\n  \
-    unitgain probe configs/pre_norm.toml configs/post_norm.toml --depths 8,16,32,64 --seeds 3 --plot probe.svg")]
+    unitgain probe configs/pre_norm.toml configs/post_norm.toml --depths 8,16,32,64 --seeds 3 --plot probe.svg\n  \
+    unitgain probe configs/pre_norm.toml runs/pre_norm runs/pre_norm/checkpoints/step_00000500.safetensors\n\n\
+    Every model is measured on the batch of its first step, a trained one too, whose seeds change the batch alone.")]
 pub(crate) struct Args {
-    /// TOML files of runs
-    #[arg(required = true)]
-    configs: Vec<PathBuf>,
+    /// TOML files of runs, measured at step 0; run folders, at their newest checkpoint; checkpoints
+    #[arg(required = true, value_name = "CONFIG|RUN|CHECKPOINT")]
+    models: Vec<PathBuf>,
     #[command(flatten)]
     overrides: Overrides,
     /// Number of seeds, from that of the configuration on
@@ -38,10 +42,72 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// A model to measure.
+enum Source {
+    New(RunConfig),
+    Trained(Box<Checkpoint>, RunConfig),
+}
+
+impl Source {
+    /// A new model of a TOML file, the newest checkpoint of a run folder, or a checkpoint, with its name.
+    fn open(path: &Path, overrides: &Overrides) -> anyhow::Result<(String, Self)> {
+        let is_checkpoint = path.extension().is_some_and(|extension| extension == "safetensors");
+        if !path.is_dir() && !is_checkpoint {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            return Ok((name, Self::New(overrides.load(path)?)));
+        }
+        let checkpoint = if is_checkpoint { Checkpoint::read(path)? } else { Checkpoint::newest(path)? };
+        // The folder of a run, whether it was given itself, as `.`, or by one of its checkpoints.
+        let whole = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let run = match whole.parent().filter(|parent| is_checkpoint && parent.ends_with("checkpoints")) {
+            Some(parent) => parent.parent().unwrap_or(parent),
+            None => &whole,
+        };
+        let name = run.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let config =
+            RunConfig::parse(&checkpoint.config.to_toml(), &path.display().to_string(), &overrides.settings())?;
+        Ok((name, Self::Trained(Box::new(checkpoint), config)))
+    }
+
+    fn config(&self) -> &RunConfig {
+        match self {
+            Self::New(config) | Self::Trained(_, config) => config,
+        }
+    }
+
+    /// Steps that the model was trained for.
+    fn step(&self) -> usize {
+        match self {
+            Self::New(_) => 0,
+            Self::Trained(checkpoint, _) => checkpoint.position.step,
+        }
+    }
+
+    /// With another number of blocks and another width.
+    fn resized(&self, depth: usize, width: usize) -> anyhow::Result<Self> {
+        match self {
+            Self::New(config) => Ok(Self::New(resized(&resized(config, Axis::Depth, depth)?, Axis::Width, width)?)),
+            Self::Trained(checkpoint, config) => Ok(Self::Trained(checkpoint.clone(), config.clone())),
+        }
+    }
+
+    /// With the seed of the configuration and so many more.
+    fn measure(&self, more: u64, spectrum: bool) -> anyhow::Result<Signal> {
+        let mut config = self.config().clone();
+        config.seed = config.seed.saturating_add(more);
+        Ok(match self {
+            Self::New(_) => signal::measure(&config, spectrum)?,
+            Self::Trained(checkpoint, _) => signal::measure_trained(checkpoint, &config, spectrum)?,
+        })
+    }
+}
+
 /// One model, with its seeds.
 #[derive(Serialize)]
 struct Probed {
     config: String,
+    /// Steps that it was trained for.
+    step: usize,
     depth: usize,
     width: usize,
     seeds: Vec<Signal>,
@@ -51,7 +117,12 @@ impl Probed {
     fn name(&self, several: [bool; 2]) -> String {
         let depth = if several[0] { format!(", {} blocks", self.depth) } else { String::new() };
         let width = if several[1] { format!(", width {}", self.width) } else { String::new() };
-        format!("{}{depth}{width}", self.config)
+        format!("{}{depth}{width}", self.title())
+    }
+
+    fn title(&self) -> String {
+        let step = if self.step > 0 { format!(", step {}", self.step) } else { String::new() };
+        format!("{}{step}", self.config)
     }
 
     fn of(&self, f: impl Fn(&Signal) -> f64) -> Spread {
@@ -89,9 +160,18 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         self.plot.as_deref().map_or(Ok(()), plot::check)?;
         let mut jobs = Vec::new();
-        for path in &self.configs {
-            let config = self.overrides.load(path)?;
+        for path in &self.models {
+            let (name, source) = Source::open(path, &self.overrides)?;
+            let config = source.config();
             self.overrides.self_test(&config.backend)?;
+            let is_trained = matches!(source, Source::Trained(..));
+            if is_trained && !(self.depths.is_empty() && self.widths.is_empty()) {
+                anyhow::bail!(
+                    "--depths and --widths are for configurations, and {} is trained: its size is what it is. Leave \
+                     them out, or give the run of each size",
+                    path.display()
+                );
+            }
             let or = |given: &[usize], own| {
                 let mut sizes = if given.is_empty() { vec![own] } else { given.to_vec() };
                 sizes.sort_unstable();
@@ -100,19 +180,17 @@ impl Args {
             };
             for depth in or(&self.depths, config.model.n_layers) {
                 for width in or(&self.widths, config.model.d_model) {
-                    let config = resized(&resized(&config, Axis::Depth, depth)?, Axis::Width, width)?;
-                    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                    jobs.push((Probed { config: name, depth, width, seeds: Vec::new() }, config));
+                    let job = Probed { config: name.clone(), step: source.step(), depth, width, seeds: Vec::new() };
+                    jobs.push((job, source.resized(depth, width)?));
                 }
             }
         }
         let count = jobs.len() as u64 * self.seeds;
         let count = Count::new(count, "model");
         let mut probed = Vec::new();
-        for (mut job, mut config) in jobs {
-            for _ in 0..self.seeds {
-                job.seeds.push(signal::measure(&config, !self.no_spectrum)?);
-                config.seed += 1;
+        for (mut job, source) in jobs {
+            for more in 0..self.seeds {
+                job.seeds.push(source.measure(more, !self.no_spectrum)?);
                 count.inc();
             }
             probed.push(job);
@@ -156,12 +234,14 @@ impl Args {
 
 fn blocks(job: &Probed) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
-    writeln!(out, "{}", job.config)?;
+    writeln!(out, "{}", job.title())?;
     let header = [
         "block",
         "stream rms",
         "attention",
         "mlp",
+        "attention / stream",
+        "mlp / stream",
         "d stream",
         "d weights",
         "entropy",
@@ -176,6 +256,8 @@ fn blocks(job: &Probed) -> anyhow::Result<()> {
             of(&|b| b.stream),
             of(&|b| b.attention),
             of(&|b| b.mlp),
+            of(&|b| b.attention_share),
+            of(&|b| b.mlp_share),
             of(&|b| b.stream_gradient),
             of(&|b| b.gradient),
             of(&|b| b.entropy),
@@ -186,8 +268,45 @@ fn blocks(job: &Probed) -> anyhow::Result<()> {
         ]
     };
     let rows: Vec<_> = (0..job.depth).map(cells).collect();
-    table::print(&header, &rows, &[0, 1, 2, 3, 4, 5, 6, 7, 8])?;
+    table::print(&header, &rows, &(0..header.len()).collect::<Vec<_>>())?;
     writeln!(out)?;
+    spectra(job)
+}
+
+/// The singular values of the weight matrices, a row a role: the range over its matrices and over seeds.
+fn spectra(job: &Probed) -> anyhow::Result<()> {
+    let mut roles: Vec<(&str, Vec<&Spectrum>)> = Vec::new();
+    for matrix in job.seeds.iter().flat_map(|signal| &signal.matrices) {
+        match roles.iter_mut().find(|(role, _)| *role == matrix.role) {
+            Some((_, matrices)) => matrices.push(matrix),
+            None => roles.push((matrix.role, vec![matrix])),
+        }
+    }
+    if roles.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = roles
+        .iter()
+        .map(|(role, matrices)| {
+            let range = |f: fn(&Spectrum) -> f64| {
+                let [least, most] = [f64::min, f64::max].map(|of| {
+                    let all = matrices.iter().map(|matrix| f(matrix));
+                    table::number(all.reduce(of).unwrap_or(f64::NAN))
+                });
+                if least == most { most } else { format!("{least} to {most}") }
+            };
+            vec![
+                (*role).into(),
+                (matrices.len() / job.seeds.len()).to_string(),
+                range(|matrix| matrix.largest),
+                range(|matrix| matrix.smallest),
+                range(|matrix| matrix.stable_rank),
+            ]
+        })
+        .collect();
+    let header = ["weights", "count", "largest singular value", "smallest", "stable rank"];
+    table::print(&header, &rows, &[1, 2, 3, 4])?;
+    writeln!(std::io::stdout())?;
     Ok(())
 }
 
@@ -228,6 +347,7 @@ fn summary(probed: &[Probed], several: [bool; 2]) -> anyhow::Result<()> {
         let size = |job: &Probed| if index == 0 { job.depth } else { job.width } as f64;
         let rows: Vec<Vec<String>> = groups(probed, index, several)
             .into_iter()
+            .filter(|(_, jobs)| jobs.len() > 1)
             .map(|(name, jobs)| {
                 let fit = |f: &dyn Fn(&Probed) -> f64| {
                     let points: Vec<(f64, f64)> = jobs.iter().map(|job| (size(job).ln(), f(job).ln())).collect();
@@ -243,6 +363,9 @@ fn summary(probed: &[Probed], several: [bool; 2]) -> anyhow::Result<()> {
                 ]
             })
             .collect();
+        if rows.is_empty() {
+            continue;
+        }
         writeln!(std::io::stdout(), "\nexponents over {what}")?;
         let header = ["model", "last stream rms", "first gradient", "last gradient", "last / first"];
         table::print(&header, &rows, &[1, 2, 3, 4])?;
@@ -279,9 +402,32 @@ fn panels(probed: &[Probed], several: [bool; 2]) -> Vec<Panel> {
             .collect(),
         marks: Vec::new(),
     };
-    vec![
+    let mut panels = vec![
         over_blocks("rms of the stream", true, &|b| b.stream),
         over_blocks("norm of the weights' gradient", true, &|b| b.gradient),
         over_blocks("entropy of attention, of uniform", false, &|b| b.entropy),
-    ]
+    ];
+    for (index, what) in [(0, "blocks"), (1, "width")] {
+        let groups: Vec<_> = groups(probed, index, several).into_iter().filter(|(_, jobs)| jobs.len() > 1).collect();
+        if !several[index] || groups.is_empty() {
+            continue;
+        }
+        let size = |job: &Probed| if index == 0 { job.depth } else { job.width } as f64;
+        let over_sizes = |title: &str, f: &dyn Fn(&Probed) -> f64| Panel {
+            title: title.into(),
+            labels: [what.into(), String::new()],
+            log: [true, true],
+            curves: groups
+                .iter()
+                .map(|(name, jobs)| (name.clone(), jobs.iter().map(|job| [size(job), f(job)]).collect()))
+                .collect(),
+            marks: Vec::new(),
+        };
+        panels.extend([
+            over_sizes("rms of the last stream", &|job| job.block(job.depth - 1, |b| b.stream).mean),
+            over_sizes("gradient of the first block", &|job| job.block(0, |b| b.gradient).mean),
+            over_sizes("gradient of the last block", &|job| job.block(job.depth - 1, |b| b.gradient).mean),
+        ]);
+    }
+    panels
 }

@@ -196,6 +196,18 @@ impl Task {
         }
     }
 
+    /// How much there is, in words.
+    pub(crate) fn amount(&self) -> String {
+        let amount = match &self.source {
+            Source::Markov(_) | Source::Recall(_) | Source::Copy(_) => "sequences drawn without end".into(),
+            Source::Text(text) => {
+                let [learned, held_out] = text.sizes();
+                format!("{learned} tokens to learn from, {held_out} held out")
+            }
+        };
+        format!("{amount}, a vocabulary of {}, a context of {}", self.vocab_size(), self.time)
+    }
+
     /// How tokens are written.
     pub fn tokenizer(&self) -> Tokenizer {
         match &self.source {

@@ -63,6 +63,11 @@ impl TextTokens {
         &self.tokenizer
     }
 
+    /// Tokens to train on, and the others.
+    pub(super) fn sizes(&self) -> [usize; 2] {
+        [self.train, self.tokens.len() - self.train]
+    }
+
     pub(super) fn fingerprint(&self) -> u64 {
         self.tokens.iter().fold(files::HASH_START, |hash, token| files::hash(hash, &token.to_le_bytes()))
     }

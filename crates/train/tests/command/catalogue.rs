@@ -5,7 +5,9 @@ use super::Place;
 /// The names that `unitgain configs AXIS` lists.
 fn names(place: &Place, axis: &str) -> Vec<String> {
     let table = place.good(&["configs", axis]);
-    table.lines().skip(1).map(|line| line.split_whitespace().next().unwrap().to_string()).collect()
+    // A line that starts with a space goes on with the one before it.
+    let named = table.lines().skip(1).filter(|line| !line.starts_with(' '));
+    named.map(|line| line.split_whitespace().next().unwrap().to_string()).collect()
 }
 
 #[test]

@@ -5,6 +5,8 @@ mod catalogue;
 mod config;
 mod speed;
 mod sweep;
+#[cfg(target_os = "linux")]
+mod terminal;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -265,7 +267,7 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_one_before() {
 #[test]
 fn params_prints_a_table_and_json() {
     let place = Place::new("params");
-    let table = place.good(&["params", "small.toml"]);
+    let table = place.good(&["params", "small.toml", "--full"]);
     assert!(table.contains("blocks.1.mlp.down.weight") && table.contains("parameters in"), "{table}");
     let json = place.good(&[
         "params",
