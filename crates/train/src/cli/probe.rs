@@ -57,13 +57,15 @@ impl Source {
             return Ok((name, Self::New(overrides.load(path)?)));
         }
         let checkpoint = if is_checkpoint { Checkpoint::read(path)? } else { Checkpoint::newest(path)? };
-        // The folder of a run, whether it was given itself, as `.`, or by one of its checkpoints.
+        // The name of the run's folder, whether it was given itself, as `.`, or by one of its checkpoints.
         let whole = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let run = match whole.parent().filter(|parent| is_checkpoint && parent.ends_with("checkpoints")) {
-            Some(parent) => parent.parent().unwrap_or(parent),
-            None => &whole,
+        let folder = whole.parent().filter(|folder| folder.ends_with("checkpoints")).and_then(Path::parent);
+        let name = match (is_checkpoint, folder) {
+            (true, Some(run)) => run.file_name(),
+            (true, None) => whole.file_stem(),
+            (false, _) => whole.file_name(),
         };
-        let name = run.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let name = name.unwrap_or_default().to_string_lossy().into_owned();
         let config =
             RunConfig::parse(&checkpoint.config.to_toml(), &path.display().to_string(), &overrides.settings())?;
         Ok((name, Self::Trained(Box::new(checkpoint), config)))

@@ -311,6 +311,16 @@ fn probe_reads_runs_and_checkpoints() {
         assert!(shown.contains(part), "{part} is not in\n{shown}");
     }
     assert!(!place.good(&[&mixed[..], &["--no-spectrum"]].concat()).contains("stable rank"));
+    // The name is that of the folder, which may have a point in it, or of a checkpoint that was moved.
+    std::fs::create_dir(place.0.join("lr=0.01")).unwrap();
+    std::fs::rename(place.0.join("run"), place.0.join("lr=0.01/lr=0.02")).unwrap();
+    std::fs::copy(place.0.join("lr=0.01/lr=0.02").join(&checkpoint[4..]), place.0.join("lr=0.03.safetensors")).unwrap();
+    let moved = format!("lr=0.01/lr=0.02/{}", &checkpoint[4..]);
+    let named = place.good(&["probe", "lr=0.01/lr=0.02", &moved, "lr=0.03.safetensors", "--no-spectrum"]);
+    for name in ["lr=0.02, step 30", "lr=0.02, step 25", "lr=0.03, step 25"] {
+        assert!(named.lines().any(|line| line == name), "{name} is not in\n{named}");
+    }
+    std::fs::rename(place.0.join("lr=0.01/lr=0.02"), place.0.join("run")).unwrap();
     // Seeds of a trained model are seeds of the batch.
     let seeds: Value = serde_json::from_str(&place.good(&["probe", "run", "--seeds", "2", "--json"])).unwrap();
     let [a, b] = [&seeds[0]["seeds"][0], &seeds[0]["seeds"][1]];
