@@ -62,13 +62,14 @@ fn layers(case: &Case) -> usize {
 fn apply(name: &str, x: Tensor<2>) -> Tensor<2> {
     match name {
         "identity" | "linear" => x,
-        "relu" => activation::relu(x),
+        "relu" => unitgain_kernels::kinks::relu(x),
         "relu6" => activation::relu6(x),
         "relu_squared" => activation::relu(x).square(),
         "leaky_relu" => activation::leaky_relu(x, 0.01),
         "tanh" => x.tanh(),
         "sigmoid" => activation::sigmoid(x),
-        "gelu" | "gelu_erf" => activation::gelu(x),
+        // From erf: the backward pass of burn's gelu is the tanh approximation on some backends.
+        "gelu" | "gelu_erf" => x.clone() * ((x / std::f64::consts::SQRT_2).erf() + 1.0) * 0.5,
         "gelu_tanh" => activation::gelu_approximate(x),
         "silu" | "swish" => activation::silu(x),
         "elu" => activation::elu(x, 1.0),

@@ -3,12 +3,13 @@
 //! A fused operation is one node of the graph with a backward pass of its own ([`Fused`]), made of loops that
 //! the compiler vectorizes ([`simd!`]) and that run on all threads ([`threads`]). Each stands beside its
 //! composed twin, which says what it computes, is what other backends and other types than f32 run, and what
-//! the tests compare it with. [`composed`] switches to the twins.
+//! the tests compare it with. [`composed`] switches to the twins. [`kinks`] holds the pieces of functions that have some.
 //!
 //! On a machine without AVX-512 or AVX2, or one that is not x86, the same loops are compiled for what it has.
 
 #[cfg(feature = "flex")]
 pub mod fresh;
+pub mod kinks;
 pub mod math;
 #[cfg(feature = "flex")]
 mod matrix;

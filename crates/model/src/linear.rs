@@ -42,6 +42,9 @@ impl Linear {
 
 /// `phi(x W + b)`, in the type of `x`.
 pub(crate) fn linear(x: Tensor<2>, w: Tensor<2>, bias: Option<Tensor<1>>, activation: Option<Activation>) -> Tensor<2> {
+    if let Some(apart) = activation.filter(|activation| activation.is_watched()) {
+        return apart.forward(linear(x, w, bias, None));
+    }
     let (w, bias) = (like(w, &x), bias.map(|bias| like(bias, &x)));
     if let Some(y) = fused::linear(&x, &w, bias.as_ref(), activation) {
         return y;

@@ -5,6 +5,7 @@ use burn::module::Module;
 use burn::tensor::{Tensor, activation};
 use serde::{Deserialize, Serialize};
 use unitgain_init::gain::{Function, moments};
+use unitgain_kernels::kinks;
 use unitgain_norms::Norm;
 use unitgain_norms::weight::activation_gain;
 use unitgain_residual::times;
@@ -51,6 +52,15 @@ impl Activation {
         }
     }
 
+    /// Whether its pieces are watched, so that it has to choose them by [`kinks`]: it is then fused with nothing.
+    pub(crate) fn is_watched(self) -> bool {
+        let has_pieces = match self {
+            Self::Relu => true,
+            Self::Gelu | Self::GeluTanh | Self::Silu | Self::SwiGlu | Self::GeGlu => false,
+        };
+        has_pieces && kinks::are_watched()
+    }
+
     /// What restores variance 1 behind the activation, for Scaled Weight Standardization. Of a gated one the
     /// mean is 0, so that it is the root of the inverse of E[phi(z)^2].
     pub(crate) fn gain(self) -> f64 {
@@ -77,11 +87,15 @@ impl Activation {
     }
 
     pub(crate) fn forward(self, x: Tensor<2>) -> Tensor<2> {
-        if let Some(y) = fused::activation(&x, self) {
-            return y;
+        if self.is_watched() {
+            return self.composed(x);
         }
+        fused::activation(&x, self).unwrap_or_else(|| self.composed(x))
+    }
+
+    fn composed(self, x: Tensor<2>) -> Tensor<2> {
         match self {
-            Self::Relu => activation::relu(x),
+            Self::Relu => kinks::relu(x),
             // From erf: the backward pass of burn's gelu is the tanh approximation on some backends.
             Self::Gelu | Self::GeGlu => x.clone() * ((x / std::f64::consts::SQRT_2).erf() + 1.0) * 0.5,
             Self::GeluTanh => activation::gelu_approximate(x),
@@ -93,6 +107,9 @@ impl Activation {
 impl Activation {
     /// `phi(gate) * up`.
     fn gate(self, gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
+        if self.is_watched() {
+            return self.forward(gate) * up;
+        }
         match fused::gated(&gate, &up, self) {
             Some(y) => y,
             None => self.forward(gate) * up,

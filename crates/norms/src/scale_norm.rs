@@ -1,6 +1,7 @@
 use crate::{About, SCALE, in_f32};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
+use unitgain_kernels::kinks::at_least;
 
 pub(crate) const ABOUT: About =
     ("scale_norm", "g x / max(|x|, eps), g a learned scalar, sqrt(d) at init", "arXiv:1910.05895 eq. 4");
@@ -32,7 +33,7 @@ impl ScaleNorm {
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         in_f32(x, |x| {
             // The bound is inside the root, which has no finite gradient at 0.
-            let square = x.clone().square().sum_dim(D - 1).clamp_min((self.eps * SCALE).powi(2));
+            let square = at_least(x.clone().square().sum_dim(D - 1), (self.eps * SCALE).powi(2));
             let y = x / square.sqrt();
             match &self.g {
                 Some(g) => y * g.val().unsqueeze(),

@@ -6,6 +6,7 @@ use burn::module::{Module, Param};
 use burn::nn::Identity;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
+use unitgain_kernels::kinks::at_least;
 
 /// Which norm the weights of linear layers have.
 ///
@@ -196,7 +197,7 @@ impl Direction {
 }
 
 fn direction(v: Tensor<2>, over: LengthOver) -> Tensor<2> {
-    v.clone() / over.squares(v).clamp_min(1e-30).sqrt()
+    v.clone() / at_least(over.squares(v), 1e-30).sqrt()
 }
 
 /// Scaled Weight Standardization (arXiv:2101.08692, eq. 3; arXiv:2102.06171, section 2): a unit's weights have
@@ -219,7 +220,7 @@ impl Standardized {
         let var = centred.clone().square().mean_dim(0);
         let size = match self.flavour {
             Flavour::Timm => (var + self.eps).sqrt() * fan_in.sqrt(),
-            Flavour::Nfnet => (var * fan_in).clamp_min(self.eps).sqrt(),
+            Flavour::Nfnet => at_least(var * fan_in, self.eps).sqrt(),
         };
         centred / size * (self.gain.val() * self.gamma).unsqueeze()
     }

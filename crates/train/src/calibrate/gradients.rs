@@ -3,6 +3,8 @@
 use super::{Measured, Work};
 use crate::checkpoint::assign;
 use std::collections::HashMap;
+use unitgain_kernels::kinks::{self, Pieces};
+use unitgain_model::Precision;
 use unitgain_mup::Update;
 
 /// Loss and gradients at given values of some tensors.
@@ -24,16 +26,33 @@ fn moved(w: &[Vec<f32>], v: &[Vec<f32>], factor: f64) -> Vec<Vec<f32>> {
     w.iter().zip(v).map(one).collect()
 }
 
-/// `H v`, the change of the gradient along v: a central difference over a step that is short against the weights and
-/// long against their last digits.
-fn hessian_product(objective: &Objective<'_>, w: &[Vec<f32>], v: &[Vec<f32>]) -> Vec<Vec<f32>> {
+/// How far weights are moved for a difference of gradients, as a part of their length. Of a two-block model of width 64,
+/// H g is then good to some 3e-4: at a tenth of the step f32 rounds 2e-3 of it, at ten times it the difference passes over
+/// 2e-3, and at a hundred times 7e-2 to 0.24.
+const STEP: f64 = 1e-4;
+
+/// The gradient at `w`, and the pieces that functions of some are on there, for [`hessian_product`].
+fn at(objective: &Objective<'_>, w: &[Vec<f32>]) -> (Vec<Vec<f32>>, Pieces) {
+    let ((_, gradient), pieces) = kinks::observe(|| objective(w));
+    (gradient, pieces)
+}
+
+/// `H v`, the change of the gradient along v: `(g(w + s v) - g(w - s v)) / 2s`, s = `step` |w| / |v|, both gradients on
+/// the pieces of w. Else each ReLU that changes its side would add its jump, over 2s, to what is no part of H.
+fn hessian_product(
+    objective: &Objective<'_>,
+    pieces: &Pieces,
+    w: &[Vec<f32>],
+    v: &[Vec<f32>],
+    step: f64,
+) -> Vec<Vec<f32>> {
     let length = dot(v, v).sqrt();
     if length == 0.0 {
         return v.to_vec();
     }
-    let step = 1e-2 * dot(w, w).sqrt().max(1e-3) / length;
-    let (_, above) = objective(&moved(w, v, step));
-    let (_, below) = objective(&moved(w, v, -step));
+    let step = step * dot(w, w).sqrt().max(1e-3) / length;
+    let gradient = |step: f64| kinks::hold(pieces, || objective(&moved(w, v, step))).1;
+    let (above, below) = (gradient(step), gradient(-step));
     let half = (0.5 / step) as f32;
     above.iter().zip(&below).map(|(a, b)| a.iter().zip(b).map(|(a, b)| (a - b) * half).collect()).collect()
 }
@@ -41,8 +60,8 @@ fn hessian_product(objective: &Objective<'_>, w: &[Vec<f32>], v: &[Vec<f32>]) ->
 /// MetaInit's gradient quotient, `1/P sum |(g - H g) / (g + eps) - 1|` with eps of the sign of g and of size 1e-5, over
 /// the P elements of `weights`, and `H g`. 3 gradients.
 pub fn gradient_quotient(objective: &Objective<'_>, weights: &[Vec<f32>]) -> (f64, Vec<Vec<f32>>) {
-    let (_, g) = objective(weights);
-    let hg = hessian_product(objective, weights, &g);
+    let (g, pieces) = at(objective, weights);
+    let hg = hessian_product(objective, &pieces, weights, &g, STEP);
     let (mut sum, mut count) = (0.0, 0usize);
     for (g, hg) in g.iter().flatten().zip(hg.iter().flatten()) {
         let (g, hg) = (f64::from(*g), f64::from(*hg));
@@ -73,11 +92,11 @@ pub fn grad_init_slopes(
     (update, eta): (Update, f64),
 ) -> (f64, Vec<f64>) {
     let theta = scaled(w, alpha);
-    let (_, g) = objective(&theta);
+    let (g, pieces) = at(objective, &theta);
     let (loss, mut slope) = other(&moved(&theta, &step_of(&g, update), -eta));
     if update == Update::Proportional {
         // The step moves with theta: d/dtheta L'(theta - eta g) = (I - eta H) g'.
-        let through = hessian_product(objective, &theta, &slope);
+        let through = hessian_product(objective, &pieces, &theta, &slope, STEP);
         slope = moved(&slope, &through, -eta);
     }
     (loss, w.iter().zip(&slope).map(|(w, slope)| of_one(w, slope)).collect())
@@ -115,13 +134,15 @@ impl Work<'_> {
         .collect()
     }
 
-    /// Loss and gradients of the matrices on a batch made of rows of batches.
+    /// Loss and gradients of the matrices on a batch made of rows of batches, in f32: what bf16 rounds is more than
+    /// what a short step changes.
     fn objective(&self, batches: Vec<usize>) -> impl Fn(&[Vec<f32>]) -> (f64, Vec<Vec<f32>>) + '_ {
         move |matrices| {
             let model = match assign(self.trainer.model.clone(), &self.with_matrices(matrices)) {
                 Ok(model) => model,
                 Err(problem) => unreachable!("the model's own weights: {problem}"),
             };
+            let model = model.with_precision(Precision::F32);
             let mut loss = 0.0;
             let mut sum: Vec<Vec<f32>> = matrices.iter().map(|w| vec![0.0; w.len()]).collect();
             let share = 1.0 / batches.len() as f32;
@@ -204,7 +225,7 @@ impl Work<'_> {
             let theta = scaled(&first, &alpha);
             // Half of the second batch is the first one.
             let (one, two) = (self.objective(vec![2 * step]), self.objective(vec![2 * step, 2 * step + 1]));
-            let (_, g) = one(&theta);
+            let (g, pieces) = at(&one, &theta);
             let slopes = if gradient_norm(&g, update) > gamma {
                 // d|g|/dtheta = H u, u = sign g or g / |g|.
                 let length = gradient_norm(&g, Update::Proportional).max(1e-30) as f32;
@@ -212,7 +233,7 @@ impl Work<'_> {
                     Update::Normalized => step_of(&g, update),
                     Update::Proportional => g.iter().map(|g| g.iter().map(|g| g / length).collect()).collect(),
                 };
-                let hu = hessian_product(&one, &theta, &u);
+                let hu = hessian_product(&one, &pieces, &theta, &u, STEP);
                 first.iter().zip(&hu).map(|(w, hu)| of_one(w, hu)).collect()
             } else {
                 grad_init_slopes(&one, &two, &first, &alpha, (update, eta)).1
@@ -237,5 +258,71 @@ impl Work<'_> {
             Measured { what: "loss after one step".into(), before: before.0, after: after.0 },
             Measured { what: "length of the gradient".into(), before: before.1, after: after.1 },
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Batch, DataConfig, RunConfig, Trainer};
+    use burn::tensor::Device;
+    use unitgain_model::{Activation, ModelConfig, Placement};
+
+    /// Calls `f` with the objective of a model of width 64 on a batch of its data, and its matrices.
+    fn with_objective<R>(model: ModelConfig, f: impl FnOnce(&Objective<'_>, &[Vec<f32>]) -> R) -> R {
+        let mut config = RunConfig {
+            model: ModelConfig { d_model: 64, n_layers: 2, n_heads: 4, context: 32, ..model },
+            data: DataConfig::Markov { vocab_size: 32, order: 1, branching: 4, seed: 1 },
+            ..RunConfig::default()
+        };
+        config.train.batch_size = 8;
+        let (config, task) = config.prepare().unwrap();
+        let device = Device::flex();
+        let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device).unwrap();
+        let batch = |i: usize| -> Batch { task.batch(1, 0, i * 8..(i + 1) * 8) };
+        let mut progress = |_, _| ();
+        let work = Work { trainer, config: &config, progress: &mut progress, batch: &batch };
+        let matrices = work.matrices();
+        f(&work.objective(vec![0]), &matrices)
+    }
+
+    /// `|a - b| / |b|`.
+    fn distance(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
+        let difference = moved(a, b, -1.0);
+        (dot(&difference, &difference) / dot(b, b)).sqrt()
+    }
+
+    #[test]
+    fn a_product_with_the_hessian_is_that_of_half_and_of_twice_the_step() {
+        for activation in Activation::ALL {
+            for placement in [Placement::PreNorm {}, Placement::PostNorm {}] {
+                let model = ModelConfig { activation, placement, ..ModelConfig::default() };
+                with_objective(model, |objective, w| {
+                    let (g, pieces) = at(objective, w);
+                    let product = |step: f64| hessian_product(objective, &pieces, w, &g, step * STEP);
+                    let hg = product(1.0);
+                    let apart = [0.5, 2.0].map(|step| distance(&product(step), &hg));
+                    assert!(apart.iter().all(|d| *d < 1e-2), "{activation:?} {placement:?}: {apart:?}");
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn without_its_pieces_a_difference_of_relus_gradients_converges_to_nothing() {
+        let model = ModelConfig { activation: Activation::Relu, ..ModelConfig::default() };
+        with_objective(model, |objective, w| {
+            let (g, pieces) = at(objective, w);
+            let hg = hessian_product(objective, &pieces, w, &g, STEP);
+            let free = |step: f64| {
+                let step = step * (dot(w, w) / dot(&g, &g)).sqrt();
+                let [above, below] = [step, -step].map(|step| objective(&moved(w, &g, step)).1);
+                scaled(&moved(&above, &below, -1.0), &vec![0.5 / step; w.len()])
+            };
+            let held = [1e-3, 1e-4, 1e-5].map(|step| distance(&hessian_product(objective, &pieces, w, &g, step), &hg));
+            let free = [1e-3, 1e-4, 1e-5].map(|step| distance(&free(step), &hg));
+            assert!(held.iter().all(|d| *d < 1e-2), "{held:?}");
+            assert!(free[0] > 0.1 && free[0] < free[1] && free[1] < free[2], "{free:?}");
+        });
     }
 }

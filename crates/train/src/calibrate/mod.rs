@@ -45,8 +45,8 @@ pub enum Calibrate {
     Admin {},
     /// MetaInit (Dauphin and Schoenholz 2019): the lengths of the matrices are moved down the slope of the gradient
     /// quotient, the mean of `|H g / g|`, by the sign of its derivative. burn has first derivatives only: H g is a central
-    /// difference of two gradients and each derivative a difference of two quotients, so that a step costs
-    /// 3 (matrices + 1) gradients.
+    /// difference of two gradients, in both of which every ReLU keeps its side, and each derivative a difference of two
+    /// quotients, so that a step costs 3 (matrices + 1) gradients.
     MetaInit {
         /// Default 20; the paper has 500, at a cost of 2 gradients of a gradient each.
         #[serde(default = "default_meta_steps")]
