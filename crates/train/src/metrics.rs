@@ -41,7 +41,7 @@ pub struct Record {
     /// `eval.tokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_tokens: Option<usize>,
-    /// Least possible loss of the task. On evaluation steps, where it is known.
+    /// Least loss that can be expected on the held-out tokens. On evaluation steps, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
     /// `eval_loss - floor`.
@@ -157,7 +157,7 @@ pub struct Summary {
     /// Best evaluation loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_eval_loss: Option<f32>,
-    /// Least possible loss of the task, where it is known.
+    /// Least loss that can be expected on the held-out tokens, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
     /// Last evaluation loss above the floor.

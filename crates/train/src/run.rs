@@ -34,7 +34,7 @@ pub enum Event<'a> {
         config: &'a RunConfig,
         /// Number of trainable elements.
         parameters: usize,
-        /// Least possible loss, where it is known.
+        /// Least loss that can be expected on the held-out tokens, where it is known.
         floor: Option<f64>,
         /// Steps that an earlier process made.
         step: usize,
@@ -192,7 +192,7 @@ impl Run {
             loss: earlier.as_ref().and_then(|summary| summary.loss),
             eval_loss: earlier.as_ref().and_then(|summary| summary.eval_loss),
             best_eval_loss: position.best_eval_loss,
-            floor: task.floor(),
+            floor: held_out.floor,
             excess: earlier.as_ref().and_then(|summary| summary.excess),
             eval_tokens: Some(held_out.tokens),
             unigram_loss: Some(held_out.unigram_loss),
@@ -337,7 +337,7 @@ impl Run {
                     "diverged at step {step}: the evaluation after its update has the loss {loss}"
                 )));
             }
-            record = record.with_evaluation(loss, self.held_out.tokens, self.task.floor());
+            record = record.with_evaluation(loss, self.held_out.tokens, self.held_out.floor);
             tracing::debug!(
                 "step {step}: evaluation {loss} on {} tokens in {:.2} s",
                 self.held_out.tokens,

@@ -199,7 +199,7 @@ pub struct Report {
     pub steps: Option<usize>,
     /// Tokens of every run.
     pub tokens: Option<usize>,
-    /// Least possible loss of the task, where it is known.
+    /// Least loss that can be expected on the held-out tokens, where it is known.
     pub floor: Option<f64>,
     /// Loss to which steps are counted; None where no configuration learned.
     pub reach: Option<f64>,

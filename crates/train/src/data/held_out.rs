@@ -25,6 +25,9 @@ pub struct HeldOut {
     pub tokens: usize,
     /// Loss of the best guess that ignores the context: the entropy of those tokens' frequencies, in nats.
     pub unigram_loss: f64,
+    /// Least mean loss that can be expected on those tokens, in nats, where it is known: that of the distribution they were
+    /// drawn from. It is [`Task::floor`] but for what these tokens are by chance.
+    pub floor: Option<f64>,
 }
 
 /// An evaluation has to be below the loss of symbol frequencies by more than this to show that something was learned: a
@@ -49,15 +52,25 @@ impl Task {
     /// What evaluations of this size are measured on.
     pub fn held_out(&self, size: EvalTokens) -> HeldOut {
         let mut counts = BTreeMap::<i32, f64>::new();
+        let mut of_chain = 0.0;
         for batch in self.evaluation(size) {
             let asked = |i: usize| batch.weights.as_ref().is_none_or(|weights| weights[i] > 0.0);
-            for (_, target) in batch.targets.iter().enumerate().filter(|(i, _)| asked(*i)) {
+            for (i, target) in batch.targets.iter().enumerate().filter(|(i, _)| asked(*i)) {
                 *counts.entry(*target).or_default() += 1.0;
+                if let Source::Markov(chain) = &self.source {
+                    let row = i / batch.time * batch.time;
+                    of_chain += chain.loss(&batch.tokens[row..=i], *target);
+                }
             }
         }
         let tokens: f64 = counts.values().sum();
         let unigram_loss = counts.values().map(|n| -n / tokens * (n / tokens).ln()).sum();
-        HeldOut { tokens: tokens as usize, unigram_loss }
+        let floor = match &self.source {
+            Source::Markov(_) => Some(of_chain / tokens),
+            Source::Recall(_) | Source::Copy(_) => Some(0.0),
+            Source::Text(_) => None,
+        };
+        HeldOut { tokens: tokens as usize, unigram_loss, floor }
     }
 
     /// The batches of an evaluation. Of a text and a chain every context length has the same targets, each once.
@@ -251,8 +264,19 @@ mod tests {
     }
 
     #[test]
+    fn the_floor_of_the_tokens_is_that_of_the_chain_but_for_chance() {
+        for time in [8, 64] {
+            let task = DataConfig::default().load(time).unwrap();
+            let [few, many] = [1 << 10, 1 << 17].map(|n| task.held_out(EvalTokens::Count(n)).floor.unwrap());
+            let floor = task.floor().unwrap();
+            assert!((many - floor).abs() < 0.01 && (few - floor).abs() > (many - floor).abs(), "{few} {many} {floor}");
+        }
+        assert_eq!(text(8).held_out(EvalTokens::All).floor, None);
+    }
+
+    #[test]
     fn what_is_stuck_or_blown_up_is_not_better_than_frequencies() {
-        let held_out = HeldOut { tokens: 100, unigram_loss: 3.35 };
+        let held_out = HeldOut { tokens: 100, unigram_loss: 3.35, floor: None };
         for (loss, start, expected) in [
             (2.0, Some(3.5), true),
             (2.0, None, true),

@@ -135,6 +135,25 @@ impl Chain {
         tokens
     }
 
+    /// Loss of the chain itself on a symbol, given those before it: `-ln p`.
+    pub(super) fn loss(&self, before: &[i32], symbol: i32) -> f64 {
+        if before.len() < self.order {
+            return (self.of_prefix(before) / self.of_prefix(&[before, &[symbol]].concat())).ln();
+        }
+        let number = |context: usize, symbol: &i32| context * self.vocab_size + *symbol as usize;
+        let (next, probability) = self.row(before[before.len() - self.order..].iter().fold(0, number));
+        let found = next.iter().position(|other| *other as i32 == symbol);
+        found.map_or(f64::INFINITY, |i| -probability[i].ln())
+    }
+
+    /// Probability of the first symbols of a context.
+    fn of_prefix(&self, prefix: &[i32]) -> f64 {
+        let size = self.vocab_size.pow((self.order - prefix.len()) as u32);
+        let first = prefix.iter().fold(0, |context, symbol| context * self.vocab_size + *symbol as usize) * size;
+        let before = first.checked_sub(1).map_or(0.0, |last| self.cumulative[last]);
+        self.cumulative[first + size - 1] - before
+    }
+
     fn row(&self, context: usize) -> (&[u32], &[f64]) {
         let at = context * self.branching..(context + 1) * self.branching;
         (&self.next[at.clone()], &self.probability[at])
@@ -186,24 +205,6 @@ fn entropy(p: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Probability of a prefix of at most `order` symbols.
-    fn of_prefix(chain: &Chain, prefix: &[i32]) -> f64 {
-        let size = chain.vocab_size.pow((chain.order - prefix.len()) as u32);
-        let first = prefix.iter().fold(0, |c, &t| c * chain.vocab_size + t as usize) * size;
-        chain.stationary[first..first + size].iter().sum()
-    }
-
-    /// Probability of the last symbol given those before it.
-    fn of_last(chain: &Chain, seen: &[i32]) -> f64 {
-        let (last, before) = seen.split_last().unwrap();
-        if before.len() < chain.order {
-            return of_prefix(chain, seen) / of_prefix(chain, before);
-        }
-        let context = before[before.len() - chain.order..].iter().fold(0, |c, &t| c * chain.vocab_size + t as usize);
-        let (next, probability) = chain.row(context);
-        probability[next.iter().position(|s| *s as i32 == *last).expect("a possible symbol")]
-    }
-
     #[test]
     fn the_floor_is_the_loss_of_the_chain_itself() {
         for (order, branching, time) in [(1, 3, 12), (2, 3, 2), (2, 3, 12), (3, 2, 6)] {
@@ -212,7 +213,7 @@ mod tests {
             let losses: Vec<f64> = (0..20_000)
                 .map(|_| {
                     let s = chain.sequence(&mut rng, time + 1);
-                    (1..=time).map(|i| -of_last(&chain, &s[..=i]).ln()).sum::<f64>() / time as f64
+                    (1..=time).map(|i| chain.loss(&s[..i], s[i])).sum::<f64>() / time as f64
                 })
                 .collect();
             let n = losses.len() as f64;
@@ -220,6 +221,15 @@ mod tests {
             let error = (losses.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / n / n).sqrt();
             let floor = chain.floor(time);
             assert!((mean - floor).abs() < 4.0 * error, "order {order}: {mean} +- {error} is not {floor}");
+        }
+    }
+
+    #[test]
+    fn what_can_follow_shares_a_probability_of_1() {
+        let chain = Chain::new(5, 2, 3, 7, 12).unwrap();
+        for before in [&[][..], &[1], &[1, 2], &[4, 1, 2]] {
+            let total: f64 = (0..5).map(|next| (-chain.loss(before, next)).exp()).sum();
+            assert!((total - 1.0).abs() < 1e-9, "after {before:?}: {total}");
         }
     }
 
