@@ -129,8 +129,7 @@ fn measure(
     for (name, config) in configs {
         let (config, task) = config.prepare()?;
         let device = device::from_name(&config.backend)?;
-        let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?
-            .with_precision(config.train.precision);
+        let trainer = Trainer::of(&config, &device)?;
         let (name, trainer) = (name.clone(), Some(trainer));
         benches.push(Bench { name, config, task, trainer, step: 0, times: Vec::new() });
     }

@@ -324,22 +324,19 @@ impl Name {
 /// What a few steps do to every activation of one model, and how many different tokens its batch asks for.
 fn movements(config: &RunConfig, options: &Options) -> Result<(Movements, usize), Error> {
     let (config, task) = config.prepare()?;
+    let config = RunConfig { optimizer: config.optimizer.without_decay(), ..config };
     let plain = device::from_name(&config.backend)?;
-    let optimizer = config.optimizer.without_decay();
-    let trainer = Trainer::new(&config.model, optimizer, config.train.clip, config.seed, &plain)?
-        .with_precision(config.train.precision);
+    let trainer = Trainer::of(&config, &plain)?;
     let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
     let mut trainer = trainer.with_dropout(0.0);
     let batch = task.batch(config.seed, 1, 0..config.train.batch_size);
-    let asked = batch.targets.iter().enumerate();
-    let asked = asked.filter(|(i, _)| batch.weights.as_ref().is_none_or(|weights| weights[*i] > 0.0));
-    let targets: HashSet<i32> = asked.map(|(_, target)| *target).collect();
+    let targets: HashSet<i32> = batch.asked_targets().map(|(_, target)| target).collect();
     let layers = config.model.n_layers;
     let first = seen(&trainer, &batch, layers, options.axis, &plain);
     let still = |name: &Name| Movement { changes: Vec::new(), floor: floor(*name, &first, config.train.precision) };
     let mut movements: Movements = first.keys().map(|name| (*name, still(name))).collect();
     for _ in 0..options.steps {
-        (trainer, _) = trainer.step(std::slice::from_ref(&batch), optimizer.lr(), false);
+        (trainer, _) = trainer.step(std::slice::from_ref(&batch), config.optimizer.lr(), false);
         let now = seen(&trainer, &batch, layers, options.axis, &plain);
         for (name, movement) in &mut movements {
             let change = first[name].iter().zip(&now[name]).map(|(a, b)| f64::from(a - b));

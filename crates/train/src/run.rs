@@ -126,8 +126,7 @@ impl Run {
         }
         let device = device::from_name(&config.backend)?;
         tell(&config, &task, &device);
-        let mut trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?
-            .with_precision(config.train.precision);
+        let mut trainer = Trainer::of(&config, &device)?;
         let mut position = Position {
             step: 0,
             tokens: 0,

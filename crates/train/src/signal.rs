@@ -136,7 +136,8 @@ pub fn mean_and_std(values: &[f64]) -> (f64, f64) {
 pub fn measure(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
     device::compute(config, || {
         let (config, task) = config.prepare()?;
-        let (trainer, _) = calibrate(trainer(&config)?, &config, &task, &mut |_, _| ())?;
+        let trainer = Trainer::of(&config, &device::from_name(&config.backend)?)?;
+        let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
         measured(&config, &task, trainer, 0, spectrum)
     })
 }
@@ -154,20 +155,14 @@ pub fn measure_trained(checkpoint: &Checkpoint, config: &RunConfig, spectrum: bo
         let (config, task) = config.prepare()?;
         checkpoint.check_data(&task)?;
         checkpoint.check_model(&config.model)?;
-        let mut trainer = trainer(&config)?;
+        let mut trainer = Trainer::of(&config, &device::from_name(&config.backend)?)?;
         trainer.model = checkpoint.load_model(trainer.model, &trainer.table)?;
         measured(&config, &task, trainer, checkpoint.position.step, spectrum)
     })
 }
 
-fn trainer(config: &RunConfig) -> Result<Trainer, Error> {
-    let plain = device::from_name(&config.backend)?;
-    let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &plain)?;
-    Ok(trainer.with_precision(config.train.precision))
-}
-
 fn measured(config: &RunConfig, task: &Task, trainer: Trainer, step: usize, spectrum: bool) -> Result<Signal, Error> {
-    let plain = device::from_name(&config.backend)?;
+    let plain = trainer.device().clone();
     let trainer = trainer.with_dropout(0.0);
     let batch = task.batch(config.seed, 1, 0..config.train.batch_size);
     let (tokens, targets) = batch.tensors(&plain);
@@ -184,10 +179,7 @@ fn measured(config: &RunConfig, task: &Task, trainer: Trainer, step: usize, spec
         .map(|leaf| leaf.grad(&graph).map_or_else(|| Tensor::zeros([1], &plain), |g| g.square().mean()))
         .collect();
     // What the loss is divided by.
-    let tokens = match batch.weights(&plain) {
-        Some(weights) => f64::from(weights.sum().into_scalar::<f32>()),
-        None => (batch.rows * batch.time) as f64,
-    };
+    let tokens = batch.asked();
     let read = |all: Vec<Tensor<1>>| -> Vec<f64> {
         if all.is_empty() {
             return Vec::new();

@@ -1,5 +1,5 @@
 use crate::data::Batch;
-use crate::{ClipConfig, Gradients, Optimizer, OptimizerConfig};
+use crate::{ClipConfig, Gradients, Optimizer, OptimizerConfig, RunConfig};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use std::time::{Duration, Instant};
@@ -82,6 +82,15 @@ impl Trainer {
         let table = table.for_update(optimizer.update());
         let optimizer = Optimizer::new(optimizer, &table);
         Ok(Self { model, table, optimizer, clip, seed, dropout, device: device.clone(), clock: Clock::default() })
+    }
+
+    /// The trainer that a resolved configuration asks for, on the autodiff side of `device`.
+    ///
+    /// # Errors
+    /// As [`Trainer::new`].
+    pub(crate) fn of(config: &RunConfig, device: &Device) -> Result<Self, ModelError> {
+        let trainer = Self::new(&config.model, config.optimizer, config.train.clip, config.seed, device)?;
+        Ok(trainer.with_precision(config.train.precision))
     }
 
     /// Computes in another precision from now on; the weights stay f32.

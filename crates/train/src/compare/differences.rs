@@ -1,6 +1,7 @@
 //! What differs between configurations, and what of it no file asked for.
 
 use crate::RunConfig;
+use crate::config::{TAGS, is_within};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use toml::Value;
@@ -30,10 +31,7 @@ impl Difference {
 /// What differs between configurations as they were written and as they were resolved, but for the seed.
 pub(super) fn between(written: &[RunConfig], resolved: &[RunConfig]) -> Vec<Difference> {
     let values = |configs: &[RunConfig]| {
-        let value = |config: &RunConfig| {
-            let config = RunConfig { seed: 0, versions: None, ..config.clone() };
-            Value::try_from(config).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
-        };
+        let value = |config: &RunConfig| RunConfig { seed: 0, versions: None, ..config.clone() }.to_value();
         configs.iter().map(value).collect::<Vec<_>>()
     };
     let keys = |all: &[Value]| {
@@ -49,17 +47,13 @@ pub(super) fn between(written: &[RunConfig], resolved: &[RunConfig]) -> Vec<Diff
         .collect()
 }
 
-fn is_within(key: &str, other: &str) -> bool {
-    key.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
 /// Goes into tables that are of one kind, and takes others whole: the settings of one kind are not those of another.
 fn collect(path: &str, values: &[Option<&Value>], found: &mut Vec<(String, Vec<String>)>) {
     if values.windows(2).all(|pair| pair[0] == pair[1]) {
         return;
     }
     let tables: Option<Vec<_>> = values.iter().map(|value| value.and_then(Value::as_table)).collect();
-    let kind = |value: &Value| ["kind", "task"].iter().find_map(|tag| value.get(tag)?.as_str().map(String::from));
+    let kind = |value: &Value| TAGS.iter().find_map(|tag| value.get(tag)?.as_str().map(String::from));
     let kinds: BTreeSet<Option<String>> = values.iter().map(|value| value.and_then(kind)).collect();
     match tables {
         Some(tables) if kinds.len() == 1 => {

@@ -21,7 +21,7 @@ pub(super) struct Fault {
 }
 
 /// Most faults that are told at once.
-const MOST_FAULTS: usize = 50;
+pub(super) const MOST_FAULTS: usize = 50;
 
 /// Reads a configuration and collects all that is wrong with it. What is wrong is taken out of `root`, so that what is
 /// left can be read.

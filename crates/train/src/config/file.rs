@@ -49,8 +49,7 @@ impl PartialEq for Written {
 impl Written {
     /// Where a key was written.
     fn place(&self, key: &[String]) -> Option<String> {
-        let is_within = |a: &[String], b: &[String]| a.len() <= b.len() && *a == b[..a.len()];
-        if self.0.settings.iter().any(|set| is_within(set, key) || is_within(key, set)) {
+        if self.0.settings.iter().any(|set| key.starts_with(set) || set.starts_with(key)) {
             return Some(self.0.set.into());
         }
         match self.line(key) {
@@ -62,7 +61,7 @@ impl Written {
 
     /// The line of a key, or of what it is in.
     pub(super) fn line(&self, key: &[String]) -> Option<usize> {
-        (1..=key.len()).rev().find_map(|n| self.0.lines.get(&key[..n])).copied()
+        line_of(&self.0.lines, key)
     }
 
     /// Whether somebody wrote a key, or a value that stands for the table that it is in.
@@ -80,6 +79,11 @@ impl Written {
             other => Error::At { place, error: Box::new(other) },
         }
     }
+}
+
+/// The line of a key, or of what it is in.
+fn line_of(lines: &Lines, key: &[String]) -> Option<usize> {
+    (1..=key.len()).rev().find_map(|n| lines.get(&key[..n])).copied()
 }
 
 /// The key that an error of a value is about.
@@ -125,7 +129,7 @@ pub(crate) fn deserialize<T: DeserializeOwned>(table: Table, origin: &str) -> Re
 fn placed(faults: Vec<Fault>, origin: &str, lines: &Lines) -> Vec<Error> {
     let mut placed: Vec<(Option<usize>, Error)> = Vec::new();
     for Fault { path, problem, .. } in faults {
-        let line = (1..=path.len()).rev().find_map(|n| lines.get(&path[..n])).copied();
+        let line = line_of(lines, &path);
         let origin = line.map_or(origin.to_string(), |line| format!("{origin}:{line}"));
         placed.push((line, Error::Config { origin, key: shown(&path), problem }));
     }

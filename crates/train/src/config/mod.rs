@@ -260,6 +260,11 @@ impl RunConfig {
         toml::to_string(self).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
     }
 
+    /// As a value of TOML, a table.
+    pub(crate) fn to_value(&self) -> Value {
+        Value::try_from(self).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         let device = device::from_name(&self.backend)?;
         if !device.supports_dtype(self.train.precision.dtype()) {
@@ -394,7 +399,7 @@ impl RunConfig {
             let mut config = config.of_steps();
             config.log = LogConfig::default();
             config.eval.every = EvalConfig::default().every;
-            Value::try_from(config).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
+            config.to_value()
         };
         let mut keys = Vec::new();
         changed_keys("", &table(self), &table(other), &mut keys);
@@ -418,7 +423,7 @@ impl RunConfig {
 }
 
 /// The keys that say which variant a table is.
-const TAGS: [&str; 2] = ["kind", "task"];
+pub(crate) const TAGS: [&str; 2] = ["kind", "task"];
 
 /// Largest size of anything: far above what can be trained, far below what overflows.
 const MOST: usize = 1 << 20;
@@ -428,6 +433,11 @@ const MOST_TOKENS: usize = 1 << 24;
 pub(crate) const MOST_THREADS: usize = 1024;
 /// Longest run.
 const MOST_STEPS: usize = 1 << 40;
+
+/// Whether a key is another one, or in it: `model.init.gain` is in `model.init`.
+pub(crate) fn is_within(key: &str, other: &str) -> bool {
+    key.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
 
 /// Keys whose values differ, with both.
 pub(crate) fn changed_keys(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {

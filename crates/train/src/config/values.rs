@@ -1,14 +1,11 @@
 //! All values of a configuration that cannot be, where a check tells the first.
 
 use super::RunConfig;
-use super::explain::{at, at_mut};
+use super::explain::{MOST_FAULTS, at, at_mut};
 use super::file::{key_of, parts};
 use crate::Error;
 use toml::Value;
 use unitgain_model::ModelError;
-
-/// Most values that are told at once.
-const MOST: usize = 50;
 
 impl RunConfig {
     /// What `check` makes of the configuration, or all that it refuses: each value that it refuses is put back to its
@@ -32,7 +29,8 @@ impl RunConfig {
             if errors.is_empty() || is_own && !taken.iter().any(compares) {
                 errors.push((self.written.line(&path), self.written.locate(next)));
             }
-            let Some(other) = config.without(&path).filter(|_| !taken.contains(&path) && errors.len() < MOST) else {
+            let Some(other) = config.without(&path).filter(|_| !taken.contains(&path) && errors.len() < MOST_FAULTS)
+            else {
                 return Err(in_order(errors));
             };
             taken.push(path);

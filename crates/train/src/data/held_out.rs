@@ -54,12 +54,11 @@ impl Task {
         let mut counts = BTreeMap::<i32, f64>::new();
         let mut of_chain = 0.0;
         for batch in self.evaluation(size) {
-            let asked = |i: usize| batch.weights.as_ref().is_none_or(|weights| weights[i] > 0.0);
-            for (i, target) in batch.targets.iter().enumerate().filter(|(i, _)| asked(*i)) {
-                *counts.entry(*target).or_default() += 1.0;
+            for (i, target) in batch.asked_targets() {
+                *counts.entry(target).or_default() += 1.0;
                 if let Source::Markov(chain) = &self.source {
                     let row = i / batch.time * batch.time;
-                    of_chain += chain.loss(&batch.tokens[row..=i], *target);
+                    of_chain += chain.loss(&batch.tokens[row..=i], target);
                 }
             }
         }
@@ -214,10 +213,7 @@ mod tests {
 
     /// The targets that are asked, in the order of the stream.
     fn asked(task: &Task, size: EvalTokens) -> Vec<i32> {
-        let of_batch = |batch: Batch| {
-            let weights = batch.weights.unwrap_or_else(|| vec![1.0; batch.targets.len()]);
-            batch.targets.into_iter().zip(weights).filter(|(_, w)| *w > 0.0).map(|(t, _)| t).collect::<Vec<_>>()
-        };
+        let of_batch = |batch: Batch| batch.asked_targets().map(|(_, target)| target).collect::<Vec<_>>();
         task.evaluation(size).flat_map(of_batch).collect()
     }
 

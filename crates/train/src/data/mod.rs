@@ -136,6 +136,12 @@ impl Batch {
         }
     }
 
+    /// The targets whose loss counts, each with its index.
+    pub fn asked_targets(&self) -> impl Iterator<Item = (usize, i32)> + '_ {
+        let is_asked = |i: usize| self.weights.as_ref().is_none_or(|weights| weights[i] > 0.0);
+        self.targets.iter().copied().enumerate().filter(move |(i, _)| is_asked(*i))
+    }
+
     /// Weights, `[rows, time]`.
     pub fn weights(&self, device: &Device) -> Option<Tensor<2>> {
         self.weights.as_ref().map(|w| Tensor::from_data(TensorData::new(w.clone(), [self.rows, self.time]), device))

@@ -17,7 +17,7 @@ pub use report::{FORMAT, Made, Report};
 
 use crate::files::write_atomically;
 use crate::metrics::{self, Status};
-use crate::{Error, RunConfig, folder as on_disk, plot};
+use crate::{Error, plot};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -48,14 +48,8 @@ impl Sweep {
     /// What has become of each run of the plan in the folder `out`, whatever its name there: None for one that has not
     /// ended. Nothing is written.
     pub fn ended(&self, out: &Path) -> Vec<Option<Status>> {
-        let entries = std::fs::read_dir(out.join("runs")).into_iter().flatten().flatten();
-        let there: HashMap<String, Status> = entries
-            .filter_map(|entry| {
-                let summary = on_disk::read_summary(&entry.path()).filter(|s| s.status != Status::Running)?;
-                let config = RunConfig::load(&entry.path().join("config.toml"), &[]).ok()?;
-                Some((config.identity(), summary.status))
-            })
-            .collect();
+        let made = pool::made(out, |_| true).filter(|run| run.status != Status::Running);
+        let there: HashMap<String, Status> = made.map(|run| (run.identity, run.status)).collect();
         self.plan.iter().map(|run| there.get(&run.job.config.identity()).copied()).collect()
     }
 

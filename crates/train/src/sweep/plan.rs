@@ -1,7 +1,7 @@
 //! What runs a sweep has, all checked before the first one starts.
 
 use super::config::{Axis, LR, SweepConfig};
-use crate::config::{ConfigFile, setting_of};
+use crate::config::{ConfigFile, is_within, setting_of};
 use crate::coord_check::{self, resized};
 use crate::{DataConfig, Error, RunConfig, files};
 use std::path::Path;
@@ -99,7 +99,6 @@ fn overlap(a: &str, b: &str, fixed_heads: bool) -> bool {
         }
         keys
     };
-    let is_within = |a: &str, b: &str| a == b || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
     keys(a).iter().any(|a| keys(b).iter().any(|b| is_within(a, b) || is_within(b, a)))
 }
 

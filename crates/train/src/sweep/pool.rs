@@ -235,14 +235,8 @@ impl<'a> Folder<'a> {
         if missing.is_empty() {
             return Ok(());
         }
-        let runs = self.options.out.join("runs");
-        for entry in fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten() {
-            let path = entry.path();
-            if named.contains(&*entry.file_name().to_string_lossy()) || on_disk::read_summary(&path).is_none() {
-                continue;
-            }
-            let Ok(config) = RunConfig::load(&path.join("config.toml"), &[]) else { continue };
-            let Some(job) = missing.remove(&config.identity()) else { continue };
+        for Made { path, identity, .. } in made(&self.options.out, |name| !named.contains(name)) {
+            let Some(job) = missing.remove(&identity) else { continue };
             // Another process may be making it.
             let lock = free(&path)?;
             let to = self.run(&job.name);
@@ -330,6 +324,26 @@ impl<'a> Folder<'a> {
         let child = command.spawn().map_err(Error::io("start", &self.options.program))?;
         Ok(Running { job: index, child, log })
     }
+}
+
+/// A run that is in a folder.
+pub(super) struct Made {
+    path: PathBuf,
+    /// Its settings ([`RunConfig::identity`]).
+    pub(super) identity: String,
+    /// How it stands.
+    pub(super) status: Status,
+}
+
+/// The runs in the folder `out` whose names are wanted.
+pub(super) fn made(out: &Path, is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Made> {
+    let entries = fs::read_dir(out.join("runs")).into_iter().flatten().flatten();
+    entries.filter(move |entry| is_wanted(&entry.file_name().to_string_lossy())).filter_map(|entry| {
+        let path = entry.path();
+        let status = on_disk::read_summary(&path)?.status;
+        let identity = RunConfig::load(&path.join("config.toml"), &[]).ok()?.identity();
+        Some(Made { path, identity, status })
+    })
 }
 
 /// What there is of a run.
