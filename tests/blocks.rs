@@ -1,13 +1,12 @@
 //! Whole stacks of each placement, forward and every gradient, against float64.
 
-use crate::common::golden::{Array, Case, Json, Names, connection, walk};
+use crate::common::golden::{Array, Case, Json, Names, connection, decoder, walk};
 use crate::common::{parameter_gradients, test_device};
 use burn::tensor::{Tensor, TensorData};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use unitgain_model::{
-    Activation, Branch, ModelConfig, ParamTable, Parametrization, Placement, Point, Position, Probe, ScaleConfig,
-    Transformer,
+    Branch, ModelConfig, ParamTable, Parametrization, Placement, Point, Probe, ScaleConfig, Transformer,
 };
 use unitgain_residual::{Joint, Residual, Site, Stream};
 use unitgain_train::checkpoint::{assign, weights};
@@ -109,16 +108,7 @@ fn built(case: &Case, joined: Joined) -> Built {
         of("beta", placement.branch_gain(n("N")), case.number("beta_for_init"));
     }
     let config = ModelConfig {
-        vocab_size: Some(2),
-        context: n("T"),
-        d_model: n("d"),
         n_layers: n("N") + before,
-        n_heads: n("heads"),
-        d_ff: Some(n("ff")),
-        activation: Activation::Gelu,
-        position: Position::None {},
-        bias: true,
-        attention_bias: Some(false),
         norm: case.norm(),
         placement,
         mlp_placement,
@@ -127,7 +117,7 @@ fn built(case: &Case, joined: Joined) -> Built {
         // The cases have NormFormer without it.
         head_scale: Some(false),
         final_norm: case.setting("final_norm").given().map(Json::flag),
-        ..ModelConfig::default()
+        ..decoder(case)
     };
     let names = Names::decoder(n("N"), before, case.norm());
     let device = test_device().autodiff();

@@ -1,6 +1,6 @@
 //! Data-driven inits and what belongs to them, on small networks without our model.
 
-use crate::common::golden::{Array, Case, Json, Names, walk};
+use crate::common::golden::{Array, Case, Json, Names, decoder, walk};
 use crate::common::{draw, host, max_difference, parameter_gradients};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use std::collections::HashMap;
@@ -264,21 +264,8 @@ fn profile(case: &Case) -> Vec<f64> {
     let shared = case.other("shared");
     let n = |key| shared.size(key);
     let norm = if case.setting("norm").given().is_some() { case.norm() } else { NormConfig::layer_norm() };
-    let config = ModelConfig {
-        vocab_size: Some(2),
-        context: n("T"),
-        d_model: n("d"),
-        n_layers: case.size("layers"),
-        n_heads: n("heads"),
-        d_ff: Some(n("ff")),
-        activation: Activation::Gelu,
-        position: Position::None {},
-        bias: true,
-        attention_bias: Some(false),
-        norm,
-        placement: Placement::PostNorm {},
-        ..ModelConfig::default()
-    };
+    let config =
+        ModelConfig { n_layers: case.size("layers"), norm, placement: Placement::PostNorm {}, ..decoder(&shared) };
     let (model, _) = config.build(1, &Device::flex()).unwrap();
     let names = Names::decoder(n("layers"), 0, norm);
     let mut values: HashMap<_, _> =

@@ -9,7 +9,7 @@ use unitgain_train::metrics::Status;
 use unitgain_train::{Batch, ClipConfig, Event, Record, RunConfig, Start, Summary, Trainer, read_rows, train};
 
 /// A run of a second or two.
-fn small() -> RunConfig {
+pub(crate) fn small() -> RunConfig {
     let text = "
         [model]
         context = 16
@@ -105,13 +105,15 @@ fn the_same_run_twice_is_the_same_to_the_last_bit() {
 fn a_resumed_run_equals_an_unbroken_one() {
     // BatchNorm has running statistics, which no optimizer knows.
     for settings in [vec![], vec!["model.norm=batch_norm".to_string(), "model.placement=peri_norm".into()]] {
-        let config = RunConfig::parse(&small().to_toml(), "test", &settings).unwrap();
-        resumed_equals_unbroken(&config);
+        resumed_equals_unbroken("resume", &settings);
     }
 }
 
-fn resumed_equals_unbroken(config: &RunConfig) {
-    let scratch = Scratch::new("resume");
+/// Checks that a small run with these settings, broken off and resumed, has the records and the weights of an unbroken
+/// one; its configuration and its last checkpoint.
+pub(crate) fn resumed_equals_unbroken(name: &str, settings: &[String]) -> (RunConfig, Checkpoint) {
+    let config = &RunConfig::parse(&small().to_toml(), "test", settings).unwrap();
+    let scratch = Scratch::new(name);
     let (whole, broken) = (scratch.0.join("whole"), scratch.0.join("broken"));
     go(config, &whole, Start::New);
     // Break off after step 20: the newest checkpoint is that of step 18, the records go to 18 and one
@@ -135,6 +137,7 @@ fn resumed_equals_unbroken(config: &RunConfig) {
     assert_eq!(records(&whole), records(&broken));
     let last = |folder: &Path| std::fs::read(folder.join("checkpoints/step_00000024.safetensors")).unwrap();
     assert!(last(&whole) == last(&broken), "weights or optimizer state differ");
+    (config.clone(), Checkpoint::newest(&whole).unwrap())
 }
 
 #[test]

@@ -1,17 +1,17 @@
 //! The output multiplier, the bias of the head, an attention scale of each head, and gains of activations, as settings of a
 //! model.
 
-use crate::common::{Scratch, generator, host, max_difference, parameter_gradients, values};
+use crate::common::{host, max_difference, parameter_gradients, values};
+use crate::run::resumed_equals_unbroken;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use std::path::Path;
 use unitgain_init::Gain;
 use unitgain_init::gain::Function;
 use unitgain_model::{
     AttentionScale, Form, ModelConfig, NormConfig, Observe, Parametrization, Point, Role, Scheme, UnitScaling, Update,
     cross_entropy,
 };
-use unitgain_train::checkpoint::{Checkpoint, weights};
-use unitgain_train::{Batch, ClipConfig, Event, OptimizerConfig, RunConfig, Start, Trainer, read_rows, train};
+use unitgain_train::checkpoint::weights;
+use unitgain_train::{Batch, ClipConfig, OptimizerConfig, RunConfig, Trainer, read_rows};
 
 #[test]
 fn a_gain_of_a_configuration_is_in_the_weights() {
@@ -299,53 +299,18 @@ fn an_attention_scale_of_each_head_starts_as_that_of_the_block() {
 /// Training moves every new weight, a checkpoint has it, and a run that is broken off goes on to the same numbers.
 #[test]
 fn the_new_weights_train_and_resume() {
-    let text = "
-        [model]
-        context = 8
-        d_model = 16
-        n_layers = 1
-        n_heads = 2
-        head_bias = true
-        attention_scale = { kind = 'learned', per_head = true }
-        weight_norm = { kind = 'weight_norm', over = 'matrix' }
-        [data]
-        task = 'markov'
-        vocab_size = 8
-        order = 1
-        branching = 2
-        [train]
-        steps = 6
-        batch_size = 4
-        [log]
-        every = 1
-        [eval]
-        every = 3
-        tokens = 32
-        [checkpoint]
-        every = 3";
     for tied in [true, false] {
-        let set = format!("model.tie_embeddings={tied}");
-        let config = RunConfig::parse(text, "test", &[set]).unwrap();
-        let scratch = Scratch::new(&format!("new-weights-{tied}"));
-        let [whole, broken] = ["whole", "broken"].map(|name| scratch.0.join(name));
-        let _one_at_a_time = generator();
-        train(&config, &whole, Start::New, &mut |_| ()).unwrap();
-        let stopped = std::panic::catch_unwind(|| {
-            train(&config, &broken, Start::New, &mut |event| {
-                if matches!(event, Event::Step(5)) {
-                    // Not a panic message in the log of a passing test.
-                    std::panic::resume_unwind(Box::new("stop"));
-                }
-            })
-        });
-        assert!(stopped.is_err());
-        train(&config, &broken, Start::Resume, &mut |_| ()).unwrap();
-        let last = |folder: &Path| std::fs::read(folder.join("checkpoints/step_00000006.safetensors")).unwrap();
-        assert!(last(&whole) == last(&broken), "weights or optimizer state differ");
+        let settings = [
+            format!("model.tie_embeddings={tied}"),
+            "model.head_bias=true".into(),
+            "model.attention_scale={ kind = 'learned', per_head = true }".into(),
+            "model.weight_norm={ kind = 'weight_norm', over = 'matrix' }".into(),
+        ];
+        let (config, checkpoint) = resumed_equals_unbroken(&format!("new-weights-{tied}"), &settings);
         let (config, _) = config.prepare().unwrap();
         let (model, table) = config.model.build(config.seed, &Device::flex()).unwrap();
         let start = weights(&model);
-        let end = weights(&Checkpoint::newest(&whole).unwrap().load_model(model, &table).unwrap());
+        let end = weights(&checkpoint.load_model(model, &table).unwrap());
         let bias = if tied { "tied_head_bias" } else { "head.bias" };
         for path in [bias, "blocks.0.attention.qk_norm.logit_scale", "blocks.0.mlp.up.norm.WeightNorm.g"] {
             let of = |all: &[(String, Vec<usize>, Vec<f32>)]| all.iter().find(|(p, ..)| p == path).unwrap().clone();

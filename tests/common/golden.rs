@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use unitgain_model::{NormConfig, Placement, ScaleConfig};
+use unitgain_model::{Activation, ModelConfig, NormConfig, Placement, Position, ScaleConfig};
 
 /// Where the reference data are: `UNITGAIN_GOLDEN`, or `tests/golden`.
 fn root() -> PathBuf {
@@ -27,6 +27,22 @@ pub(crate) struct Case {
     asked: RefCell<HashSet<*const Value>>,
     asked_tensors: RefCell<HashSet<String>>,
     skipped: RefCell<Vec<(String, String)>>,
+}
+
+/// The reference's blocks without embeddings and head, of the sizes that a case gives: GELU, biases in the MLP alone.
+pub(crate) fn decoder(case: &Case) -> ModelConfig {
+    ModelConfig {
+        vocab_size: Some(2),
+        context: case.size("T"),
+        d_model: case.size("d"),
+        n_heads: case.size("heads"),
+        d_ff: Some(case.size("ff")),
+        activation: Activation::Gelu,
+        position: Position::None {},
+        bias: true,
+        attention_bias: Some(false),
+        ..ModelConfig::default()
+    }
 }
 
 /// What a case says about itself beside its settings, numbers and tensors. Tolerances belong to what is compared.
