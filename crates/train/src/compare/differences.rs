@@ -28,7 +28,7 @@ impl Difference {
     }
 }
 
-/// What differs between configurations as they were written and as they were resolved, but for the seed.
+/// What differs between configurations as resolved, the seed left out, and whether it also differs as written.
 pub(super) fn between(written: &[RunConfig], resolved: &[RunConfig]) -> Vec<Difference> {
     let values = |configs: &[RunConfig]| {
         let value = |config: &RunConfig| RunConfig { seed: 0, versions: None, ..config.clone() }.to_value();
