@@ -270,7 +270,7 @@ impl Function {
     /// f'(z); at a kink the slope to the left.
     pub fn slope(self, z: f64) -> f64 {
         let above = |z: f64, low: f64| if z > 0.0 { 1.0 } else { low };
-        // Of z sigmoid(k z).
+        // The slope of z sigmoid(k z).
         let of_swish = |k: f64| {
             let s = sigmoid(k * z);
             s + k * z * s * (1.0 - s)

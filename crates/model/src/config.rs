@@ -68,7 +68,7 @@ pub struct ModelConfig {
     /// Default `learned`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub position: Position,
-    /// Whether linear layers have biases, but for the head. Default false.
+    /// Whether linear layers other than the head have biases. Default false.
     pub bias: bool,
     /// Whether attention's linear layers have biases. Default `bias`.
     #[serde(skip_serializing_if = "Option::is_none")]

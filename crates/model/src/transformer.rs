@@ -34,7 +34,7 @@ pub struct Transformer {
     final_norm: Norm,
     /// None where the head is the transposed embedding.
     head: Option<Linear>,
-    /// Of a tied head, `[vocabulary]`.
+    /// Bias of a tied head, `[vocabulary]`.
     tied_head_bias: Option<Param<Tensor<1>>>,
     head_multiplier: f64,
     /// What token embeddings and positions are multiplied by, beside `embedding_scale`.

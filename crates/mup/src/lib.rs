@@ -104,7 +104,7 @@ const fn one() -> f64 {
     1.0
 }
 
-/// Of the standard parametrization.
+/// Reads the settings of the standard parametrization: there are none.
 fn no_settings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
     let reason = "output_multiplier: the standard parametrization has none, every factor of it is 1. \
                   { kind = \"mup\", base_width = .. } with the model's own d_model is the standard model, and has one";

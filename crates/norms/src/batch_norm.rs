@@ -57,7 +57,7 @@ impl Moments {
         let x = x.clone().cast(burn::tensor::FloatDType::F32) * SCALE;
         let mean = x.clone().mean_dim(0);
         let left = x.clone() - mean.clone();
-        // 0 but for rounding: nothing flows through it.
+        // Only rounding makes it differ from 0: nothing flows through it.
         let rest = left.clone().detach().mean_dim(0);
         let deviations = (left - rest.clone()).square().sum_dim(0);
         let [mean, rest, deviations] = [mean, rest, deviations].map(|x| x.squeeze_dim(0));

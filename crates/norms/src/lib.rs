@@ -444,10 +444,10 @@ fn affine<const D: usize>(
     }
 }
 
-/// `x` minus its `mean`, which keeps the shape of `x` but for the axes that it is taken over.
+/// `x` minus its `mean`, which has the shape of `x` with size 1 along the axes that it is taken over.
 ///
 /// A mean is rounded at the size of the numbers, not of their differences: of rows around 1e4 by 5e-4. The mean of what
-/// is left makes up for it; as it is 0 but for rounding, nothing flows through it.
+/// is left makes up for it; as only rounding makes it differ from 0, nothing flows through it.
 fn centred<const D: usize>(x: Tensor<D>, mean: impl Fn(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
     let x = x.clone() - mean(x);
     let rest = mean(x.clone().detach());

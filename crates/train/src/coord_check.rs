@@ -275,7 +275,7 @@ fn layer(name: Name, all: &[Vec<Movements>], options: &Options) -> Layer {
     layer
 }
 
-/// Of the slopes after each step, NaN where there is none.
+/// The verdict of the slopes after each step; a slope is NaN where there is none.
 fn verdict(slopes: &[f64], spread: &[f64], tolerance: f64) -> Verdict {
     let steps = || slopes.iter().zip(spread).filter(|(slope, _)| !slope.is_nan());
     if slopes.last().is_none_or(|slope| slope.is_nan()) {

@@ -123,7 +123,7 @@ pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-/// Calls `work` on one of so many threads, 0 for those that there are: from outside, every parallel operation would block
+/// Calls `work` on one of `threads` threads, 0 for those that there are: from outside, every parallel operation would block
 /// the caller and wake all workers; from inside, it is one of them.
 ///
 /// # Errors

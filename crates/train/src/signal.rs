@@ -39,7 +39,7 @@ pub struct BlockSignal {
 /// The singular values s of a matrix, as it is stored: before a weight norm and a multiplier.
 #[derive(Clone, Debug, Serialize)]
 pub struct Spectrum {
-    /// Of the parameter.
+    /// Path of the parameter.
     pub path: String,
     /// Name of its role.
     pub role: &'static str,
@@ -73,7 +73,7 @@ impl Spectrum {
 /// The signal of one model.
 #[derive(Clone, Debug, Serialize)]
 pub struct Signal {
-    /// Of the run, and of the batch.
+    /// Seed of the run, and of the batch.
     pub seed: u64,
     /// Steps that the model was trained for.
     pub step: usize,

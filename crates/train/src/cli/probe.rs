@@ -93,7 +93,7 @@ impl Source {
         }
     }
 
-    /// With the seed of the configuration and so many more.
+    /// Measures the model with the seed of the configuration plus `more`.
     fn measure(&self, more: u64, spectrum: bool) -> anyhow::Result<Signal> {
         let mut config = self.config().clone();
         config.seed = config.seed.saturating_add(more);

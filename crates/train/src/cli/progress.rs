@@ -65,7 +65,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Of `length` things, each a `what`.
+    /// A count up to `length`, whose plain lines call each thing a `what`.
     pub(crate) fn new(length: u64, what: &'static str) -> Self {
         let bar = bar(length, &format!("{what} "), "{eta} left");
         Self { bar, what, told: AtomicU64::new(0) }
@@ -76,7 +76,7 @@ impl Count {
         self.set(self.bar.position() + 1);
     }
 
-    /// So many are done.
+    /// `done` things are done, in all.
     pub(crate) fn set(&self, done: u64) {
         self.bar.set_position(done);
         let length = self.bar.length().unwrap_or(0).max(1);

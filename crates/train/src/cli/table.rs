@@ -3,7 +3,7 @@
 use console::Term;
 use std::io::{IsTerminal, Result, Write, stdout};
 
-/// Of what is no terminal, or a terminal that does not say its width.
+/// Width where standard output is no terminal, or one that does not say its width.
 const WIDTH: usize = 80;
 /// Between two columns.
 const GAP: usize = 2;

@@ -215,7 +215,7 @@ impl ConfigFile {
         Ok(file)
     }
 
-    /// Of a text that came from `origin`.
+    /// Reads a text that came from `origin`.
     ///
     /// # Errors
     /// As [`ConfigFile::load`].

@@ -170,7 +170,7 @@ pub(super) fn suggestion(table: &[String], name: &str, keys: &Keys) -> Option<St
         ));
     }
     if keys.contains(&[table, vec![name.to_string()]].concat()) {
-        // Of another kind of the same table.
+        // It belongs to another kind of the same table.
         return None;
     }
     let mut elsewhere: Vec<&Vec<String>> = keys.iter().filter(|key| key.last().is_some_and(|k| k == name)).collect();

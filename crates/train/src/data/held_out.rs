@@ -11,8 +11,8 @@ use unitgain_init::sample;
 /// How many tokens an evaluation is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvalTokens {
-    /// So many: of a text pieces spread over its held-out part, or all of it where it is shorter; of a chain so many
-    /// symbols; of the other tasks as many sequences as hold them.
+    /// This number of tokens. A text gives them in pieces spread over its held-out part, or all of that where it is shorter; a
+    /// chain gives this number of symbols; other tasks give whole sequences until they hold it.
     Count(usize),
     /// The whole held-out part of a text; written `"all"`.
     All,
@@ -26,7 +26,7 @@ pub struct HeldOut {
     /// Loss of the best guess that ignores the context: the entropy of those tokens' frequencies, in nats.
     pub unigram_loss: f64,
     /// Least mean loss that can be expected on those tokens, in nats, where it is known: that of the distribution they were
-    /// drawn from. It is [`Task::floor`] but for what these tokens are by chance.
+    /// drawn from. It differs from [`Task::floor`] by what these tokens are by chance.
     pub floor: Option<f64>,
 }
 

@@ -201,7 +201,7 @@ pub(crate) struct Resolver {
 impl Resolver {
     /// As [`RunConfig::prepare`].
     pub(crate) fn resolve(&mut self, config: &RunConfig) -> Result<RunConfig, Error> {
-        // Of one that is refused all faults are told, as it is by itself.
+        // A run that is refused is checked by itself once more, which tells all its faults.
         self.try_resolve(config).map_err(|first| config.prepare().err().unwrap_or(first))
     }
 

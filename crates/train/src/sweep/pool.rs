@@ -176,7 +176,7 @@ impl<'a> Folder<'a> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // By the plan, not by what is left of it: a run's numbers belong to its number of threads.
         let on_host = jobs.iter().all(|job| device::is_host(&job.config.backend));
-        // As many as leave each its own threads, where those are set.
+        // Where threads are set, each run at once has its own.
         let most = jobs.iter().map(|job| job.config.threads).max().unwrap_or(0).max(1);
         let usual = if on_host { (cores / most).max(1) } else { 1 };
         let at_once = self.options.jobs.unwrap_or(usual).min(jobs.len()).max(1);
