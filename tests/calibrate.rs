@@ -3,6 +3,7 @@
 use crate::common::Scratch;
 use crate::model::tiny;
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 use unitgain_model::{Activation, ModelConfig, NormConfig, Placement, ScaleConfig, Scheme};
 use unitgain_train::checkpoint::weights;
 use unitgain_train::{Calibrate, DataConfig, EvalTokens, Measured, RunConfig, Start, Task, Trainer, calibrate, train};
@@ -149,15 +150,15 @@ fn a_calibrated_run_resumes_to_an_unbroken_one_and_says_what_it_measured() {
     let scratch = Scratch::new("calibrate");
     let config = run(norm_free(), kind("lsuv"));
     let whole = scratch.0.join("whole");
-    train(&config, &whole, Start::New, &mut |_| ()).unwrap();
+    train(&config, &whole, Start::New, &mut |_| ControlFlow::Continue(())).unwrap();
     let measured: Vec<Measured> =
         serde_json::from_str(&std::fs::read_to_string(whole.join("init.json")).unwrap()).unwrap();
     assert_eq!(measured.len(), 19);
     let broken = scratch.0.join("broken");
     let mut half = config.clone();
     half.train.steps = 2;
-    train(&half, &broken, Start::New, &mut |_| ()).unwrap();
-    train(&config, &broken, Start::Resume, &mut |_| ()).unwrap();
+    train(&half, &broken, Start::New, &mut |_| ControlFlow::Continue(())).unwrap();
+    train(&config, &broken, Start::Resume, &mut |_| ControlFlow::Continue(())).unwrap();
     let records = |folder: &std::path::Path| {
         let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
         let last: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
@@ -165,7 +166,7 @@ fn a_calibrated_run_resumes_to_an_unbroken_one_and_says_what_it_measured() {
     };
     assert_eq!(records(&whole), records(&broken));
     // A new run without it removes what an earlier one left.
-    train(&run(norm_free(), None), &whole, Start::Replace, &mut |_| ()).unwrap();
+    train(&run(norm_free(), None), &whole, Start::Replace, &mut |_| ControlFlow::Continue(())).unwrap();
     assert!(!whole.join("init.json").exists());
 }
 

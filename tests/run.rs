@@ -2,6 +2,7 @@
 
 use crate::common::{Scratch, generator, max_difference};
 use burn::tensor::Device;
+use std::ops::ControlFlow;
 use std::path::Path;
 use unitgain_model::Placement;
 use unitgain_train::checkpoint::{Checkpoint, weights};
@@ -41,7 +42,7 @@ pub(crate) fn small() -> RunConfig {
 
 fn go(config: &RunConfig, folder: &Path, start: Start) -> Summary {
     let _one_at_a_time = generator();
-    train(config, folder, start, &mut |_| ()).unwrap()
+    train(config, folder, start, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 fn records(folder: &Path) -> Vec<Record> {
@@ -125,6 +126,7 @@ pub(crate) fn resumed_equals_unbroken(name: &str, settings: &[String]) -> (RunCo
                 // Not a panic message in the log of a passing test.
                 std::panic::resume_unwind(Box::new("stop"));
             }
+            ControlFlow::Continue(())
         })
     });
     assert!(stopped.is_err());
@@ -150,7 +152,9 @@ fn a_run_is_not_resumed_as_another() {
         &folder,
         Start::New,
     );
-    let problem = |config: &RunConfig| train(config, &folder, Start::Resume, &mut |_| ()).unwrap_err().to_string();
+    let problem = |config: &RunConfig| {
+        train(config, &folder, Start::Resume, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string()
+    };
 
     let problem_steps = problem(&config);
     assert!(problem_steps.contains("train.steps (6, now 24)"), "{problem_steps}");
@@ -167,8 +171,10 @@ fn a_run_is_not_resumed_as_another() {
     let settings = ["data.vocab_size=9".to_string()];
     let resolved = RunConfig::load(&folder.join("config.toml"), &settings).unwrap();
     assert!(problem(&resolved).contains("another vocabulary (8 tokens, now 9)"));
-    let missing = train(&config, &scratch.0.join("nothing"), Start::Resume, &mut |_| ()).unwrap_err().to_string();
-    assert!(missing.contains("has no checkpoints/"), "{missing}");
+    let missing = train(&config, &scratch.0.join("nothing"), Start::Resume, &mut |_| ControlFlow::Continue(()))
+        .unwrap_err()
+        .to_string();
+    assert!(missing.contains("does not exist"), "{missing}");
 }
 
 #[test]
@@ -194,10 +200,11 @@ fn with_a_constant_rate_a_run_can_be_made_longer() {
 fn an_occupied_folder_is_left_alone() {
     let scratch = Scratch::new("occupied");
     std::fs::write(scratch.0.join("notes.txt"), "mine").unwrap();
-    let problem = train(&small(), &scratch.0, Start::New, &mut |_| ()).unwrap_err().to_string();
+    let problem = train(&small(), &scratch.0, Start::New, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
     assert!(problem.contains("--force") && problem.contains("--resume") && problem.contains("--out"), "{problem}");
     assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 1);
-    let problem = train(&small(), &scratch.0, Start::Replace, &mut |_| ()).unwrap_err().to_string();
+    let problem =
+        train(&small(), &scratch.0, Start::Replace, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
     assert!(problem.contains("is not a run"), "{problem}");
     assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 1);
     // A run that has something beside it is replaced, and the rest stays.
@@ -448,8 +455,10 @@ fn one_process_at_a_time_trains_in_a_folder() {
         let _one_at_a_time = generator();
         train(&small(), &folder, Start::New, &mut |event| {
             if matches!(event, Event::Saved(12)) {
-                problem = train(&small(), &folder, Start::Resume, &mut |_| ()).unwrap_err().to_string();
+                let second = train(&small(), &folder, Start::Resume, &mut |_| ControlFlow::Continue(()));
+                problem = second.unwrap_err().to_string();
             }
+            ControlFlow::Continue(())
         })
         .unwrap();
     }

@@ -107,6 +107,7 @@ fn a_calibrated_model_is_measured_as_it_starts() {
 #[test]
 fn a_trained_model_is_measured_by_its_own_weights() {
     use burn::tensor::Device;
+    use std::ops::ControlFlow;
     use unitgain_model::cross_entropy;
     use unitgain_train::checkpoint::{Checkpoint, weights};
     use unitgain_train::{Start, train};
@@ -116,7 +117,7 @@ fn a_trained_model_is_measured_by_its_own_weights() {
     let folder = scratch.0.join("run");
     {
         let _one_at_a_time = generator();
-        train(&config, &folder, Start::New, &mut |_| ()).unwrap();
+        train(&config, &folder, Start::New, &mut |_| ControlFlow::Continue(())).unwrap();
     }
     let checkpoint = Checkpoint::newest(&folder).unwrap();
     let signal = measure_trained(&checkpoint, &config, true).unwrap();

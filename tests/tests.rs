@@ -20,6 +20,7 @@ mod optimizers;
 mod parametrizations;
 mod placements;
 mod precision;
+mod reliability;
 mod run;
 mod sanity;
 mod settings;

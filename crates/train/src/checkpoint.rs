@@ -6,8 +6,9 @@
 
 use crate::data::Tokenizer;
 use crate::files::{self, write_atomically};
+use crate::folder::CHECKPOINTS;
 use crate::optim::State;
-use crate::{Error, RunConfig, Task, Trainer};
+use crate::{Digest, Divergence, Error, Record, RunConfig, Task, Trainer};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use unitgain_model::{ModelConfig, ParamTable, Transformer};
 
 /// Name and number of the format.
-const FORMAT: &str = "unitgain-checkpoint-2";
+const FORMAT: &str = "unitgain-checkpoint-3";
 /// Key of our entry in the metadata of the file.
 const METADATA: &str = "unitgain";
 
@@ -44,6 +45,41 @@ pub struct Position {
     pub fingerprint: u64,
     /// The vocabulary.
     pub tokenizer: Tokenizer,
+    /// Number and hash of the records, without their times.
+    pub records: Digest,
+    /// What the learning rate of the configuration is multiplied by: below 1 where the run went back after a divergence.
+    pub rate: f64,
+    /// The steps that were not finite.
+    pub divergences: Vec<Divergence>,
+    /// The newest steps since the last record, which are written if the run diverges before the next.
+    pub recent: Vec<Record>,
+}
+
+impl Position {
+    /// That of a run that has made no step on these data.
+    pub(crate) fn start(task: &Task) -> Self {
+        Self {
+            step: 0,
+            tokens: 0,
+            best_eval_loss: None,
+            fingerprint: task.fingerprint(),
+            tokenizer: task.tokenizer(),
+            records: Digest::default(),
+            rate: 1.0,
+            divergences: Vec::new(),
+            recent: Vec::new(),
+        }
+    }
+
+    /// Updates made: the steps but those that were skipped.
+    pub(crate) fn updates(&self) -> usize {
+        self.step - self.skipped()
+    }
+
+    /// Steps that were skipped.
+    pub(crate) fn skipped(&self) -> usize {
+        self.divergences.iter().filter(|divergence| divergence.is_skipped()).count()
+    }
 }
 
 /// A checkpoint in memory.
@@ -57,17 +93,11 @@ pub struct Checkpoint {
     tensors: HashMap<String, (Vec<usize>, Vec<f32>)>,
 }
 
-/// Writes a checkpoint of `trainer` into `folder` and removes all but the newest `keep`.
+/// Writes a checkpoint of `trainer` into `folder` and removes those that are not to be kept.
 ///
 /// # Errors
 /// [`Error::Io`]; the earlier checkpoints are then as they were.
-pub fn save(
-    folder: &Path,
-    trainer: &Trainer,
-    position: &Position,
-    config: &RunConfig,
-    keep: usize,
-) -> Result<(), Error> {
+pub fn save(folder: &Path, trainer: &Trainer, position: &Position, config: &RunConfig) -> Result<(), Error> {
     let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
     for (path, shape, values) in weights(&trainer.model) {
         tensors.insert(format!("model.{path}"), (shape, bytes(&values)));
@@ -85,10 +115,10 @@ pub fn save(
     }
     let path = folder.join(format!("step_{:08}.safetensors", position.step));
     let failed = |problem: String| Error::Checkpoint { path: path.clone(), problem };
-    let config = config.to_toml();
+    let text = config.to_toml();
     let named = tensors.iter().map(|(name, (_, bytes))| (name.as_str(), bytes.as_slice()));
-    let checksum = checksum(position, &config, named);
-    let header = Header { format: FORMAT.into(), position: position.clone(), config, checksum };
+    let checksum = checksum(position, &text, named);
+    let header = Header { format: FORMAT.into(), position: position.clone(), config: text, checksum };
     let header = serde_json::to_string(&header).map_err(|e| failed(e.to_string()))?;
     // One entry: the order of several would change from run to run.
     let metadata = HashMap::from([(METADATA.to_string(), header)]);
@@ -100,9 +130,18 @@ pub fn save(
     let contents = safetensors::serialize(views, Some(metadata)).map_err(|e| failed(e.to_string()))?;
     write_atomically(&path, &contents)?;
     tracing::debug!("wrote {}, {} bytes", path.display(), contents.len());
-    let all = list(folder)?;
-    for old in all.iter().rev().skip(keep) {
-        tracing::debug!("removes {}: {keep} are kept", old.display());
+    prune(folder, config)
+}
+
+/// Removes all but the newest `checkpoint.keep` checkpoints, and one that was written out of turn, where a run was
+/// stopped, as soon as there is a newer one.
+pub(crate) fn prune(folder: &Path, config: &RunConfig) -> Result<(), Error> {
+    let mut all = list(folder)?;
+    let newest = all.pop();
+    let (due, out_of_turn): (Vec<PathBuf>, Vec<PathBuf>) = all.into_iter().partition(|path| is_due(path, config));
+    let others = config.checkpoint.keep - usize::from(newest.is_some_and(|path| is_due(&path, config)));
+    for old in due.iter().rev().skip(others).chain(&out_of_turn) {
+        tracing::debug!("removes {}: {} are kept", old.display(), config.checkpoint.keep);
         std::fs::remove_file(old).map_err(Error::io("remove", old))?;
     }
     Ok(())
@@ -117,15 +156,36 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut all = Vec::new();
     for entry in entries {
         let path = entry.map_err(Error::io("read", folder))?.path();
-        all.extend(step_of(&path).map(|step| (step, path)));
+        let step = path.file_name().and_then(|name| step_of(name.to_str()?));
+        all.extend(step.map(|step| (step, path)));
     }
     all.sort();
     Ok(all.into_iter().map(|(_, path)| path).collect())
 }
 
+/// Removes the checkpoints of later steps than this one.
+pub(crate) fn remove_after(folder: &Path, step: usize) -> Result<(), Error> {
+    for later in list(folder)?.iter().rev().take_while(|path| number(path).is_some_and(|n| n > step)) {
+        std::fs::remove_file(later).map_err(Error::io("remove", later))?;
+    }
+    Ok(())
+}
+
+/// The step of a checkpoint by its path.
+fn number(path: &Path) -> Option<usize> {
+    usize::try_from(step_of(path.file_name()?.to_str()?)?).ok()
+}
+
+/// Whether a run writes a checkpoint of this step although nothing stops it.
+fn is_due(path: &Path, config: &RunConfig) -> bool {
+    let every = config.checkpoint.every;
+    number(path)
+        .is_some_and(|step| step == config.train.steps || step == 0 || (every > 0 && step.is_multiple_of(every)))
+}
+
 /// The step of a checkpoint by its name; None for a file that is not ours.
-fn step_of(path: &Path) -> Option<u64> {
-    let digits = path.file_name()?.to_str()?.strip_prefix("step_")?.strip_suffix(".safetensors")?;
+pub(crate) fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step_")?.strip_suffix(".safetensors")?;
     (digits.len() >= 8 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
 }
 
@@ -135,15 +195,29 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Folder`] if there is none, and as [`Checkpoint::read`].
     pub fn newest(run: &Path) -> Result<Self, Error> {
-        let folder = run.join("checkpoints");
-        let none = |problem: &str| Error::Folder { path: run.to_path_buf(), problem: problem.into() };
-        if !folder.is_dir() {
-            return Err(none("has no checkpoints/; give the folder of a run that wrote one"));
-        }
-        match list(&folder)?.last() {
-            Some(path) => Self::read(path),
-            None => Err(none("has no checkpoint yet; start it again with --force")),
-        }
+        Self::of_run(run)?.ok_or_else(|| Error::Folder {
+            path: run.to_path_buf(),
+            problem: "has no checkpoint in checkpoints/; give the folder of a run that wrote one".into(),
+        })
+    }
+
+    /// The newest checkpoint of a run folder; None where the run was broken off before its first.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read`].
+    pub(crate) fn of_run(run: &Path) -> Result<Option<Self>, Error> {
+        let folder = run.join(CHECKPOINTS);
+        let newest = if folder.is_dir() { list(&folder)?.pop() } else { None };
+        newest.map(|path| Self::read(&path)).transpose()
+    }
+
+    /// The newest checkpoint that the run would also have had if nothing had stopped it; else the newest.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::newest`].
+    pub(crate) fn newest_due(run: &Path, config: &RunConfig) -> Result<Self, Error> {
+        let all = list(&run.join(CHECKPOINTS))?;
+        all.iter().rev().find(|path| is_due(path, config)).map_or_else(|| Self::newest(run), |path| Self::read(path))
     }
 
     /// Reads a checkpoint.
@@ -182,6 +256,9 @@ impl Checkpoint {
             return Err(damaged(&"its checksum is wrong"));
         }
         let config = RunConfig::parse(&config, &path.display().to_string(), &[])?;
+        if let Some(problem) = contradiction(path, &position, &config) {
+            return Err(failed(format!("contradicts itself: {problem}; delete it to resume from the one before")));
+        }
         let mut tensors = HashMap::new();
         for (name, view) in views {
             if view.dtype() != Dtype::F32 {
@@ -191,6 +268,11 @@ impl Checkpoint {
             tensors.insert(name.to_string(), (view.shape().to_vec(), values));
         }
         Ok(Self { path: path.to_path_buf(), position, config, tensors })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Refuses a resolved model other than the one whose weights these are.
@@ -266,8 +348,10 @@ impl Checkpoint {
         };
         let has_second = trainer.optimizer.config().has_second();
         let mut state = Vec::new();
+        // An optimizer that has made no update remembers nothing.
+        let is_fresh = self.position.updates() == 0;
         for entry in &trainer.table {
-            if !entry.role().is_trainable() {
+            if is_fresh || !entry.role().is_trainable() {
                 state.push(None);
                 continue;
             }
@@ -285,9 +369,33 @@ impl Checkpoint {
         if !problems.is_empty() {
             return Err(Error::Checkpoint { path: self.path.clone(), problem: shortened(&problems) });
         }
-        trainer.optimizer.restore(self.position.step, state);
+        trainer.optimizer.restore(self.position.updates(), state);
         Ok(trainer)
     }
+}
+
+/// What of a position cannot be true of a run with this configuration in a file of this name.
+fn contradiction(path: &Path, position: &Position, config: &RunConfig) -> Option<String> {
+    let step = position.step;
+    if let Some(named) = number(path).filter(|named| *named != step) {
+        return Some(format!("its name is of step {named}, and it is of step {step}"));
+    }
+    let tokens = step.checked_mul(config.tokens_of_step());
+    if tokens != Some(position.tokens) {
+        return Some(format!("{} tokens are not those of {step} steps", position.tokens));
+    }
+    let vocab_size = position.tokenizer.vocab_size();
+    if config.model.vocab_size != Some(vocab_size) {
+        let of = config.model.vocab_size.unwrap_or(0);
+        return Some(format!("its tokenizer has {vocab_size} tokens, and its model a vocabulary of {of}"));
+    }
+    let has_rate = position.rate > 0.0 && position.rate <= 1.0;
+    let in_order = position.recent.windows(2).all(|pair| pair[0].step < pair[1].step)
+        && position.recent.iter().all(|record| record.step <= step);
+    if !has_rate || !in_order || position.skipped() > step {
+        return Some("its rate, skipped steps or records cannot be those of a run".into());
+    }
+    None
 }
 
 /// Every weight of a model: path, shape, values.

@@ -1,7 +1,8 @@
 //! What a run writes down. `docs/run-folder.md` is the public description of the format.
 
-use crate::Error;
+use crate::process::Process;
 use crate::step::HostRow;
+use crate::{Digest, Divergence, Error, files};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,20 +50,46 @@ pub struct Record {
     pub excess: Option<f64>,
 }
 
-/// All records of the run in a folder.
+/// All records of the run in a folder, without a last line that a killed process left unfinished.
 ///
 /// # Errors
-/// [`Error::Io`], and [`Error::Folder`] with the number of the line that is not a record.
+/// [`Error::Io`], and [`Error::Folder`] with the number of the line that is not a record, or whose step does not follow.
 pub fn read(folder: &Path) -> Result<Vec<Record>, Error> {
     let path = folder.join("metrics.jsonl");
     let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-    let record = |(i, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|e| {
-            let problem = format!("line {} of metrics.jsonl is not a record: {e}", i + 1);
+    let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
+    parse(folder, complete, 0)
+}
+
+/// The records of a text, which stands behind `lines` lines of the file.
+pub(crate) fn parse(folder: &Path, text: &str, lines: usize) -> Result<Vec<Record>, Error> {
+    let mut records: Vec<Record> = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let refuse = |problem: String| {
+            let problem = format!("line {} of metrics.jsonl {problem}", lines + i + 1);
             Error::Folder { path: folder.to_path_buf(), problem }
-        })
-    };
-    text.lines().enumerate().map(record).collect()
+        };
+        let record: Record = serde_json::from_str(line).map_err(|e| refuse(format!("is not a record: {e}")))?;
+        if let Some(last) = records.last().filter(|last| last.step >= record.step) {
+            return Err(refuse(format!("is of step {}, after one of step {}", record.step, last.step)));
+        }
+        records.push(record);
+    }
+    Ok(records)
+}
+
+/// A line of `metrics.jsonl` without its time, the one field that is not the same in a run that is made again.
+pub(crate) fn timeless(line: &str) -> String {
+    const KEY: &str = "\"tokens_per_second\":";
+    match line.split_once(KEY) {
+        Some((before, rest)) => format!("{before}{}", rest.split_once(',').map_or(rest, |(_, after)| after)),
+        None => line.into(),
+    }
+}
+
+/// Number and hash of the records of a text, without their times.
+pub(crate) fn digest(text: &str) -> Digest {
+    text.split_inclusive('\n').fold(Digest::default(), |digest, line| digest.with(&timeless(line)))
 }
 
 /// Where a step is, for its record.
@@ -126,8 +153,20 @@ pub enum Status {
     Running,
     /// It made all its steps.
     Finished,
+    /// It was asked to stop, and wrote a checkpoint of its last step.
+    Interrupted,
     /// A loss or gradient was not finite.
     Diverged,
+}
+
+impl Status {
+    /// Whether nothing is left to be made.
+    pub fn has_ended(self) -> bool {
+        match self {
+            Self::Finished | Self::Diverged => true,
+            Self::Running | Self::Interrupted => false,
+        }
+    }
 }
 
 /// `summary.json`: the run in one object.
@@ -140,6 +179,9 @@ pub struct Summary {
     /// Why it diverged: the step and the first layer whose gradient is not finite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Each step that was not finite, and what was done about it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub divergences: Vec<Divergence>,
     /// Steps made.
     pub step: usize,
     /// Steps asked for.
@@ -179,6 +221,44 @@ pub struct Summary {
     /// Largest memory of this process, in bytes, where the system says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
+    /// The process that made the last steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
+    /// Number and hash of the lines of `metrics.jsonl`, which the losses above are taken from.
+    #[serde(default)]
+    pub records: Digest,
+    /// Hash of all of the above.
+    #[serde(default)]
+    pub checksum: String,
+}
+
+impl Summary {
+    /// As text, with its checksum.
+    pub(crate) fn sealed(&mut self) -> String {
+        self.checksum = self.own_checksum();
+        let text = serde_json::to_string_pretty(self);
+        text.unwrap_or_else(|e| unreachable!("a summary is always valid JSON: {e}")) + "\n"
+    }
+
+    /// The summary of a text, if it is one that is as it was written.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let summary: Self = serde_json::from_slice(text).ok()?;
+        (summary.checksum == summary.own_checksum()).then_some(summary)
+    }
+
+    fn own_checksum(&self) -> String {
+        let bare = Self { checksum: String::new(), ..self.clone() };
+        files::checksum(&serde_json::to_string(&bare).unwrap_or_default())
+    }
+
+    /// Takes the losses from the records of the run.
+    pub(crate) fn take_losses(&mut self, records: &[Record]) {
+        let evaluated = records.iter().rev().find(|record| record.eval_loss.is_some());
+        self.loss = records.last().map(|record| record.loss);
+        self.eval_loss = evaluated.and_then(|record| record.eval_loss);
+        self.excess = evaluated.and_then(|record| record.excess);
+        self.best_eval_loss = records.iter().filter_map(|record| record.eval_loss).reduce(f32::min);
+    }
 }
 
 /// Times in seconds. On an asynchronous device the parts of the step are the times to enqueue it.

@@ -7,7 +7,7 @@ use unitgain_init::sample;
 use unitgain_model::{ModelConfig, ModelError, ParamTable, Point, Precision, Transformer, cross_entropy};
 
 /// A model with its optimizer: what one step needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Trainer {
     /// The model, on the autodiff device.
     pub model: Transformer,

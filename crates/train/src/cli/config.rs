@@ -13,7 +13,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Print it with every default written out, as a run writes it into its folder
+    /// Print it with every default written out, as it stands in the folder of a run
     #[command(after_help = "Examples:\n  unitgain config show configs/pre_norm.toml\n  \
         unitgain config show configs/pre_norm.toml --set optimizer.kind=lion > lion.toml")]
     Show {
@@ -28,7 +28,9 @@ impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         match self.action {
             Action::Show { config, overrides } => {
-                let (config, _) = overrides.load(&config)?.prepare()?;
+                let (mut config, _) = overrides.load(&config)?.prepare()?;
+                // That of a run is what wrote its numbers.
+                config.versions = None;
                 write!(std::io::stdout(), "{}", config.to_toml())?;
                 Ok(Outcome::Success)
             }

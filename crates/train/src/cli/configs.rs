@@ -4,7 +4,7 @@ use unitgain_model::{
     Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme, WeightNormConfig,
 };
 use unitgain_train::data::TASKS;
-use unitgain_train::{Calibrate, ClipConfig, OptimizerConfig, ScheduleConfig};
+use unitgain_train::{Calibrate, ClipConfig, OnDivergence, OptimizerConfig, ScheduleConfig};
 
 /// List every variant of every axis with its formula and source
 #[derive(clap::Args)]
@@ -19,7 +19,7 @@ type About = (&'static str, &'static str, &'static str);
 /// An axis: its name, its key in a configuration, its variants.
 type Axis = (&'static str, &'static str, Vec<About>);
 
-fn axes() -> [Axis; 13] {
+fn axes() -> [Axis; 14] {
     [
         ("norm", "model.norm", NormConfig::all().iter().map(NormConfig::about).collect()),
         ("weight_norm", "model.weight_norm", WeightNormConfig::ALL.map(WeightNormConfig::about).to_vec()),
@@ -33,6 +33,7 @@ fn axes() -> [Axis; 13] {
         ("task", "data.task", TASKS.to_vec()),
         ("optimizer", "optimizer", OptimizerConfig::all().into_iter().map(OptimizerConfig::about).collect()),
         ("clip", "train.clip", ClipConfig::all().into_iter().map(ClipConfig::about).collect()),
+        ("on_divergence", "train.on_divergence", OnDivergence::ALL.into_iter().map(OnDivergence::about).collect()),
         ("schedule", "schedule", ScheduleConfig::all().into_iter().map(ScheduleConfig::about).collect()),
     ]
 }

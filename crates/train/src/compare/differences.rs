@@ -31,7 +31,8 @@ impl Difference {
 /// What differs between configurations as resolved, the seed left out, and whether it also differs as written.
 pub(super) fn between(written: &[RunConfig], resolved: &[RunConfig]) -> Vec<Difference> {
     let values = |configs: &[RunConfig]| {
-        let value = |config: &RunConfig| RunConfig { seed: 0, versions: None, ..config.clone() }.to_value();
+        let value =
+            |config: &RunConfig| RunConfig { seed: 0, versions: None, origin: None, ..config.clone() }.to_value();
         configs.iter().map(value).collect::<Vec<_>>()
     };
     let keys = |all: &[Value]| {

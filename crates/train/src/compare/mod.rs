@@ -9,7 +9,7 @@ pub use report::{Compared, OfSeed, Report};
 
 use crate::config::changed_keys;
 use crate::files::{self, write_atomically};
-use crate::sweep::{Event, Folder, Job, Mark, Options, Resolver, file_safe};
+use crate::sweep::{Folder, Job, Mark, OnEvent, Options, Resolver, file_safe};
 use crate::{Error, RunConfig, metrics, plot};
 use report::Run;
 use std::path::PathBuf;
@@ -97,12 +97,7 @@ impl Comparison {
     /// # Errors
     /// What a folder or a process refuses, and a folder of another set; [`Error::Run`] with the run that failed, after `compare.json` of what there is
     /// was written. A run that diverges is a result.
-    pub fn run(
-        &self,
-        options: &Options,
-        reach: Option<f64>,
-        on_event: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Report, Error> {
+    pub fn run(&self, options: &Options, reach: Option<f64>, on_event: &mut OnEvent<'_>) -> Result<Report, Error> {
         let set = self.set.clone();
         let is_same = move |there: &str| {
             let there: Option<Table> = toml::from_str(there).ok();

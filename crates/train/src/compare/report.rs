@@ -327,6 +327,10 @@ mod tests {
             learned: Some(losses.last().is_some_and(|loss| *loss < 4.0)),
             seconds: metrics::Seconds::default(),
             peak_memory: None,
+            divergences: Vec::new(),
+            process: None,
+            records: crate::Digest::default(),
+            checksum: String::new(),
         };
         Run { summary: Some(summary), records: losses.iter().enumerate().map(record).collect() }
     }

@@ -3,6 +3,7 @@
 use super::explain::{self, Fault, shown};
 use super::{RunConfig, TAGS, path, set};
 use crate::Error;
+use crate::folder::is_sealed;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -211,6 +212,14 @@ impl ConfigFile {
     pub(crate) fn load(path: &Path) -> Result<Self, Error> {
         let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
         let mut file = Self::parse(&text, &path.display().to_string())?;
+        if let Some(table) = ["versions", "origin"].into_iter().find(|key| file.table.contains_key(*key)) {
+            if !is_sealed(&text) {
+                tracing::warn!(
+                    "{}: [{table}] says what wrote the config.toml of a run, and does nothing in another file",
+                    path.display()
+                );
+            }
+        }
         file.notes = path::resolve(&mut file.table, path);
         Ok(file)
     }

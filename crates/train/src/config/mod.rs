@@ -13,8 +13,8 @@ pub(crate) use file::{ConfigFile, deserialize, read};
 pub(crate) use path::setting_of;
 
 use crate::{
-    Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OptimizerConfig, ScheduleConfig, Task, WeightDecay, device,
-    metrics,
+    Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OnDivergence, OptimizerConfig, ScheduleConfig, Task,
+    WeightDecay, device, folder, metrics,
 };
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -56,6 +56,9 @@ pub struct RunConfig {
     /// Written into a run's `config.toml`; ignored when read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versions: Option<Versions>,
+    /// Written into a run's `config.toml`; ignored when read. It is the last table, as its checksum is of all above it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// Where its keys are written, for messages.
     #[serde(skip)]
     pub written: Written,
@@ -78,6 +81,9 @@ pub struct TrainConfig {
     /// Whether norms are one operation each, and on the CPU backend activations, linear layers, attention, loss and
     /// Adam too. Without, they are composed: slower, the same but for rounding. Default true.
     pub fused: bool,
+    /// What is done about a step whose loss or gradients are not finite. Default `stop`.
+    #[serde(deserialize_with = "shorthand::kind_or_table")]
+    pub on_divergence: OnDivergence,
     /// `f32`, or `bf16` for the matrix products and activations of the branches and the head; weights, stream,
     /// norms, softmax and loss stay f32. Default `f32`.
     pub precision: Precision,
@@ -123,7 +129,7 @@ pub struct CheckpointConfig {
 
 /// What wrote a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Versions {
     /// Version of unitgain.
     pub unitgain: String,
@@ -131,6 +137,21 @@ pub struct Versions {
     pub burn: String,
     /// Version of the metrics format.
     pub metrics: u32,
+}
+
+/// The process that wrote a run's `config.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Origin {
+    /// Its command line, as a shell takes it.
+    pub command: String,
+    /// Name of the processor.
+    pub processor: String,
+    /// When it started, RFC 3339 in UTC.
+    pub started: String,
+    /// Hash of the file above this line.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub checksum: String,
 }
 
 impl Default for RunConfig {
@@ -149,6 +170,7 @@ impl Default for RunConfig {
             eval: EvalConfig::default(),
             checkpoint: CheckpointConfig::default(),
             versions: None,
+            origin: None,
             written: Written::default(),
         }
     }
@@ -162,6 +184,7 @@ impl Default for TrainConfig {
             accumulate: 1,
             clip: ClipConfig::default(),
             fused: true,
+            on_divergence: OnDivergence::default(),
             precision: Precision::F32,
         }
     }
@@ -233,6 +256,7 @@ impl RunConfig {
             *path = path::absolute(path);
         }
         config.versions = Some(Versions::default());
+        config.origin = None;
         Ok(config)
     }
 
@@ -253,6 +277,20 @@ impl RunConfig {
             config.threads = rayon::current_num_threads();
         }
         Ok((config, task))
+    }
+
+    /// The configuration of the run in a folder, with `key.path=value` settings: that of its `config.toml`, or where that
+    /// is lost that of its newest checkpoint.
+    ///
+    /// # Errors
+    /// As [`RunConfig::load`], and [`Error::Folder`] for a `config.toml` that is not as the run wrote it.
+    pub fn of_run(folder: &Path, settings: &[String]) -> Result<Self, Error> {
+        folder::configuration(folder, settings)
+    }
+
+    /// Tokens of a step.
+    pub(crate) fn tokens_of_step(&self) -> usize {
+        self.train.batch_size * self.train.accumulate * self.model.context
     }
 
     /// As TOML.
@@ -319,6 +357,12 @@ impl RunConfig {
                 .map_err(|e| below("init.calibrate", e))?;
         }
         self.train.clip.check().map_err(|e| below("train.clip", e))?;
+        self.train.on_divergence.check().map_err(|e| below("train.on_divergence", e))?;
+        if matches!(self.train.on_divergence, OnDivergence::Skip { .. }) && self.has_batch_norm() {
+            let problem =
+                "\"skip\" cannot undo what a step has done to the running averages of batch_norm; take \"rewind\"";
+            return Err(Error::config("train.on_divergence", problem));
+        }
         self.optimizer.check().map_err(|e| below("optimizer", e))?;
         self.check_unit_decay()?;
         self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))
@@ -413,7 +457,8 @@ impl RunConfig {
 
     /// Without what changes no step and no record.
     fn of_steps(&self) -> Self {
-        let mut config = Self { versions: None, threads: 0, checkpoint: CheckpointConfig::default(), ..self.clone() };
+        let mut config =
+            Self { versions: None, origin: None, threads: 0, checkpoint: CheckpointConfig::default(), ..self.clone() };
         if let DataConfig::Text { path, .. } = &mut config.data {
             // A text may move; its contents are compared by their fingerprint.
             *path = path.file_name().unwrap_or_default().into();
