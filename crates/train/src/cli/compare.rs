@@ -52,6 +52,9 @@ impl Args {
         let report = comparison.run(&self.runs.options(&out)?, self.reach, &mut |event| view.show(&event));
         view.finish();
         let report = report?;
+        if let Some(stop) = view.interrupted() {
+            return Ok(Outcome::Interrupted(stop));
+        }
         self.runs.tell(|| report.to_json(), || print(&report), || report.panels())?;
         self.runs.tell_where(&out, "compare")?;
         Ok(if self.check && !report.all_learned() { Outcome::Negative } else { Outcome::Success })

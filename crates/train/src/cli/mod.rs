@@ -13,6 +13,7 @@ mod probe;
 mod progress;
 mod runs;
 mod sanity;
+mod stop;
 mod sweep;
 mod table;
 mod train;
@@ -20,6 +21,7 @@ mod train;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
+use stop::Stop;
 use tracing_subscriber::EnvFilter;
 
 /// What the command ends with, beside success.
@@ -27,6 +29,8 @@ pub(crate) enum Outcome {
     Success,
     /// A run diverged or a check failed: the command did its work, and the answer is no.
     Negative,
+    /// A signal stopped it, and it can go on.
+    Interrupted(Stop),
 }
 
 #[derive(Parser)]
@@ -34,7 +38,8 @@ pub(crate) enum Outcome {
     name = "unitgain",
     version,
     about = "Train Transformers whose norm placement, residual scaling, init and parametrization are one value each",
-    after_help = "Exit codes: 0 success, 1 a run diverged or a check failed, 2 wrong input or a failing machine.\n\
+    after_help = "Exit codes: 0 success, 1 a run diverged or a check failed, 2 wrong input or a failing machine,\n\
+                  130 and 143 stopped by Ctrl-C or SIGTERM, after a checkpoint to go on from.\n\
                   Set UNITGAIN_LOG=debug for more messages."
 )]
 struct Cli {
@@ -89,6 +94,7 @@ pub(crate) fn main() -> ExitCode {
     match result {
         Ok(Outcome::Success) => ExitCode::SUCCESS,
         Ok(Outcome::Negative) => ExitCode::from(1),
+        Ok(Outcome::Interrupted(stop)) => stop.exit_code(),
         // A reader that closed the pipe has what it wanted.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {

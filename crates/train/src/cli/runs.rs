@@ -2,13 +2,16 @@
 
 use super::overrides::Overrides;
 use super::progress;
+use super::stop::Stop;
 use indicatif::ProgressBar;
 use std::collections::BTreeSet;
 use std::io::{Write, stderr};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use unitgain_train::Summary;
 use unitgain_train::metrics::Status;
 use unitgain_train::plot::{self, Panel};
+use unitgain_train::process::command_that_goes_on;
 use unitgain_train::sweep::{Event, Job, Options};
 
 /// How runs are made, and where what they say goes.
@@ -93,6 +96,7 @@ impl Runs {
 
 /// One bar over the steps of all runs where it can be drawn, a line for each run that ends elsewhere; all on standard error.
 pub(crate) struct View {
+    stop: Stop,
     bar: ProgressBar,
     runs: usize,
     ended: usize,
@@ -101,11 +105,15 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// Also takes the signals from now on.
     pub(crate) fn new(runs: usize) -> Self {
-        Self { bar: progress::bar(0, "step ", "{msg} {eta} left"), runs, ended: 0, earlier: 0, diverged: 0 }
+        let stop = Stop::default();
+        stop.install();
+        Self { stop, bar: progress::bar(0, "step ", "{msg} {eta} left"), runs, ended: 0, earlier: 0, diverged: 0 }
     }
 
-    pub(crate) fn show(&mut self, event: &Event<'_>) {
+    /// Shows an event; breaks where a signal asks to stop.
+    pub(crate) fn show(&mut self, event: &Event<'_>) -> ControlFlow<()> {
         match event {
             Event::Steps(made, of) => {
                 if self.bar.length() != Some(*of as u64) {
@@ -126,6 +134,21 @@ impl View {
                 }
             }
         }
+        self.stop.flow()
+    }
+
+    /// What stopped the runs before all had ended, after the command that goes on was printed.
+    pub(crate) fn interrupted(&self) -> Option<Stop> {
+        if !self.stop.was_asked() || self.ended == self.runs {
+            return None;
+        }
+        progress::line(&format!(
+            "interrupted: {} of {} runs have ended, and those that were going on have a checkpoint; go on with:\n  {}",
+            self.ended,
+            self.runs,
+            command_that_goes_on()
+        ));
+        Some(self.stop.clone())
     }
 
     /// Ends the bar, and says how many runs were there already.
@@ -140,7 +163,7 @@ impl View {
 fn describe(summary: &Summary) -> String {
     match summary.status {
         Status::Diverged => summary.message.clone().unwrap_or_else(|| "diverged".into()),
-        Status::Running | Status::Finished => {
+        Status::Running | Status::Interrupted | Status::Finished => {
             let loss = summary.eval_loss.map_or(String::new(), |loss| format!("evaluation {loss:.4}, "));
             let learned = if summary.learned == Some(false) { "did not learn, " } else { "" };
             format!("{loss}{learned}{:.0} s", summary.seconds.total)

@@ -48,6 +48,9 @@ impl Args {
         let report = sweep.run(&self.runs.options(&out)?, &mut |event| view.show(&event));
         view.finish();
         let report = report?;
+        if let Some(stop) = view.interrupted() {
+            return Ok(Outcome::Interrupted(stop));
+        }
         self.runs.tell(|| report.to_json(), || print(&report), || report.panels())?;
         self.runs.tell_where(&out, "sweep")?;
         Ok(if self.check && report.transfers != Some(true) { Outcome::Negative } else { Outcome::Success })
@@ -85,7 +88,7 @@ fn print_plan(sweep: &Sweep, out: &Path, is_json: bool) -> anyhow::Result<()> {
             cells.push(match status {
                 Some(Status::Finished) => "finished".into(),
                 Some(Status::Diverged) => "diverged".into(),
-                Some(Status::Running) | None => String::new(),
+                Some(Status::Running | Status::Interrupted) | None => String::new(),
             });
             cells
         })

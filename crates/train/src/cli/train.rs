@@ -1,10 +1,12 @@
 use super::overrides::Overrides;
 use super::progress::{self, Count};
+use super::stop::Stop;
 use super::{Outcome, table};
 use indicatif::ProgressBar;
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use unitgain_train::metrics::Status;
+use unitgain_train::process::quoted;
 use unitgain_train::{Event, Measured, Record, RunConfig, Start, Summary, train};
 
 /// Train a model from a TOML file into a run folder
@@ -33,31 +35,45 @@ pub(crate) struct Args {
     /// Replace the run in the folder
     #[arg(long, conflicts_with = "resume")]
     force: bool,
+    /// Stop as by SIGTERM when standard input ends
+    #[arg(long, hide = true)]
+    while_input: bool,
 }
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
-        let (file, folder, start) = match (&self.config, &self.resume) {
-            (config, Some(folder)) => {
-                (config.clone().unwrap_or_else(|| folder.join("config.toml")), folder.clone(), Start::Resume)
-            }
+        let mut settings = self.overrides.settings();
+        settings.extend(self.steps.map(|n| format!("train.steps={n}")));
+        let (mut config, folder, start) = match (&self.config, &self.resume) {
+            (Some(config), Some(folder)) => (RunConfig::load(config, &settings)?, folder.clone(), Start::Resume),
+            (None, Some(folder)) => (RunConfig::of_run(folder, &settings)?, folder.clone(), Start::Resume),
             (Some(config), None) => {
                 let name = config.file_stem().unwrap_or_default();
                 let folder = self.out.clone().unwrap_or_else(|| Path::new("runs").join(name));
-                (config.clone(), folder, if self.force { Start::Replace } else { Start::New })
+                let start = if self.force { Start::Replace } else { Start::New };
+                (RunConfig::load(config, &settings)?, folder, start)
             }
             (None, None) => unreachable!("clap asks for one of both"),
         };
-        let mut settings = self.overrides.settings();
-        settings.extend(self.steps.map(|n| format!("train.steps={n}")));
-        let mut config = RunConfig::load(&file, &settings)?;
         config.seed = self.seed.unwrap_or(config.seed);
         self.overrides.self_test(&config.backend)?;
+        let stop = Stop::default();
+        if self.while_input {
+            stop.with_input();
+        }
         let mut view = View::new(&folder);
-        let summary = train(&config, &folder, start, &mut |event| view.show(&event))?;
+        let summary = train(&config, &folder, start, &mut |event| {
+            // Before the first step there is nothing that a signal could lose.
+            if matches!(event, Event::Started { .. }) {
+                stop.install();
+            }
+            view.show(&event);
+            stop.flow()
+        })?;
         view.finish(&summary);
         Ok(match summary.status {
             Status::Diverged => Outcome::Negative,
+            Status::Interrupted => Outcome::Interrupted(stop),
             Status::Running | Status::Finished => Outcome::Success,
         })
     }
@@ -113,6 +129,7 @@ impl View {
                 }
             }
             Event::Saved(_) => {}
+            Event::Diverged(divergence) => progress::line(&divergence.describe()),
         }
     }
 
@@ -120,6 +137,12 @@ impl View {
         self.bar.finish_and_clear();
         match (&summary.status, &summary.message) {
             (Status::Diverged, Some(message)) => progress::line(message),
+            (Status::Interrupted, _) => progress::line(&format!(
+                "interrupted after step {} of {}, with a checkpoint; go on with:\n  unitgain train --resume {}",
+                summary.step,
+                summary.steps,
+                quoted(&self.folder.display().to_string())
+            )),
             _ => {
                 let eval = summary.eval_loss.map_or(String::new(), |loss| format!(", evaluation {loss:.4}"));
                 let excess = summary.excess.map_or(String::new(), |excess| format!(", {excess:.4} above the floor"));

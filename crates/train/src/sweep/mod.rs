@@ -11,7 +11,7 @@ pub use analysis::{Analysis, AtSize, Cell, Edge, Layout, Optimum, Point, Verdict
 pub use config::{Axis, LR, Loss, SEED, SweepConfig};
 pub use plan::{Job, Planned, plan, shortest};
 pub(crate) use plan::{Resolver, file_safe};
-pub use pool::{Event, Options};
+pub use pool::{Event, OnEvent, Options};
 pub(crate) use pool::{Folder, Mark};
 pub use report::{FORMAT, Made, Report};
 
@@ -48,7 +48,7 @@ impl Sweep {
     /// What has become of each run of the plan in the folder `out`, whatever its name there: None for one that has not
     /// ended. Nothing is written.
     pub fn ended(&self, out: &Path) -> Vec<Option<Status>> {
-        let made = pool::made(out, |_| true).filter(|run| run.status != Status::Running);
+        let made = pool::made(out, |_| true).filter(|run| run.status.has_ended());
         let there: HashMap<String, Status> = made.map(|run| (run.identity, run.status)).collect();
         self.plan.iter().map(|run| there.get(&run.job.config.identity()).copied()).collect()
     }
@@ -57,8 +57,8 @@ impl Sweep {
     ///
     /// # Errors
     /// What a folder or a process refuses; [`Error::Run`] with the run that failed, after `sweep.json` of what there is
-    /// was written. A run that diverges is a result.
-    pub fn run(&self, options: &Options, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Report, Error> {
+    /// was written. A run that diverges is a result; and so is a report that is not complete, where `on_event` breaks.
+    pub fn run(&self, options: &Options, on_event: &mut OnEvent<'_>) -> Result<Report, Error> {
         // Other values of an axis, and other axes, are the same sweep: its runs are found by their settings.
         let mark = Mark { file: "sweep.toml", text: &self.text, is_same: &|_| true };
         let folder = Folder::open(options, mark)?;

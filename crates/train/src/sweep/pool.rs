@@ -3,10 +3,11 @@
 use super::plan::Job;
 use crate::files::{self, write_atomically};
 use crate::metrics::Status;
-use crate::{Error, RunConfig, Summary, checkpoint, device, folder as on_disk};
+use crate::{Error, RunConfig, Summary, device, folder as on_disk};
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,7 +28,7 @@ pub struct Options {
 /// What is told of runs that are being made.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// Steps of all runs that are made, of so many.
+    /// Steps of all runs done so far, and the total.
     Steps(usize, usize),
     /// A run has ended.
     Ended {
@@ -40,7 +41,11 @@ pub enum Event<'a> {
     },
 }
 
-/// What became of runs: the summary of each that has ended, and what stopped the others.
+/// Who is told of runs that are being made, and can stop them: each then ends after the step that it is at, and goes on
+/// from there when the runs are made again.
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+/// What became of runs: the summary of each that has ended, and what stopped the others, if it is an error.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) summaries: Vec<Option<Summary>>,
@@ -69,6 +74,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Between two looks at the records of all running processes.
 const POLL: Duration = Duration::from_millis(250);
 
+/// Folders in a folder of runs.
+const FOLDERS: [&str; 3] = ["configs", "runs", "logs"];
+
 impl<'a> Folder<'a> {
     /// Takes the folder. `mark` says whose it is.
     ///
@@ -76,43 +84,24 @@ impl<'a> Folder<'a> {
     /// [`Error::Folder`] for a folder that holds something else, or that another process has.
     pub(crate) fn open(options: &'a Options, mark: Mark<'a>) -> Result<Self, Error> {
         let out = &options.out;
-        let refuse = |problem: &str| Err(Error::Folder { path: out.clone(), problem: problem.into() });
-        if out.is_file() {
-            return refuse("is a file. Use --out for a folder that does not exist yet");
-        }
-        let marked = out.join(mark.file).is_file();
-        let occupied = fs::read_dir(out).is_ok_and(|entries| {
-            entries.flatten().any(|entry| {
-                let name = entry.file_name();
-                name != files::LOCK && !name.to_string_lossy().ends_with(".partial")
-            })
-        });
-        if occupied && !marked {
-            return refuse(&format!("is not empty and has no {}. Use --out for another folder", mark.file));
-        }
-        if marked && !options.force {
-            let path = out.join(mark.file);
-            let there = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-            if !(mark.is_same)(&there) {
-                let problem = format!(
-                    "holds results of other configurations ({} says which). Use --out for another folder, or --force to \
-                     replace them",
-                    mark.file
-                );
-                return refuse(&problem);
-            }
-        }
-        for folder in ["configs", "runs", "logs"].map(|name| out.join(name)) {
-            fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
-        }
+        check(options, &mark)?;
+        files::create_folder(out)?;
         let lock = files::lock(out)?;
-        files::remove_partial(out)?;
+        // What was true before the lock need not be now.
+        check(options, &mark)?;
+        files::remove_unfinished(out, |name| is_result(name, &mark))?;
         let folder = Self { options, mark, _lock: lock };
+        // First, so that whatever is there after a kill is known as ours.
+        let path = out.join(folder.mark.file);
+        if !path.is_file() {
+            write_atomically(&path, folder.mark.text.as_bytes())?;
+        }
+        for name in FOLDERS {
+            files::create_folder(&out.join(name))?;
+        }
+        files::remove_unfinished(&out.join("configs"), |name| name.ends_with(".toml"))?;
         if options.force {
             folder.clear()?;
-        }
-        if !marked {
-            write_atomically(&out.join(folder.mark.file), folder.mark.text.as_bytes())?;
         }
         Ok(folder)
     }
@@ -125,15 +114,16 @@ impl<'a> Folder<'a> {
     /// Removes every run, and nothing that is not of a run.
     fn clear(&self) -> Result<(), Error> {
         let runs = self.options.out.join("runs");
-        let entries = || fs::read_dir(&runs).map_err(Error::io("read", &runs)).map(Iterator::flatten);
+        let entries = fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten();
         // All of them before any is removed: one may have outlived the process that started it.
-        let locks = entries()?.filter(|entry| entry.path().is_dir()).map(|entry| free(&entry.path()));
-        drop(locks.collect::<Result<Vec<_>, _>>()?);
-        for entry in entries()? {
-            remove_run(&entry.path())?;
-            let _ = fs::remove_file(entry.path().join(files::LOCK));
+        let held = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).map(|path| Ok((free(&path)?, path)));
+        for (lock, path) in held.collect::<Result<Vec<_>, Error>>()? {
+            on_disk::clear(&path)?;
+            let _ = fs::remove_file(path.join(files::LOCK));
+            drop(lock);
             // A folder with something else in it stays.
-            let _ = fs::remove_dir(entry.path());
+            let _ = fs::remove_dir(path.join(on_disk::CHECKPOINTS));
+            let _ = fs::remove_dir(&path);
         }
         for (folder, ending) in [("configs", "toml"), ("logs", "log")] {
             let folder = self.options.out.join(folder);
@@ -152,15 +142,16 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// What a run in the folder or the system refuses; processes that were started are then ended.
-    pub(crate) fn make(&self, jobs: &[Job], on_event: &mut dyn FnMut(Event<'_>)) -> Result<Ended, Error> {
+    pub(crate) fn make(&self, jobs: &[Job], on_event: &mut OnEvent<'_>) -> Result<Ended, Error> {
         let mut summaries: Vec<Option<Summary>> = Vec::with_capacity(jobs.len());
         let mut waiting: Vec<(usize, Standing)> = Vec::new();
+        let mut flow = ControlFlow::Continue(());
         self.adopt(jobs)?;
         self.check_same(jobs)?;
         for (i, job) in jobs.iter().enumerate() {
             match self.standing(job)? {
                 Standing::Ended(summary) => {
-                    on_event(Event::Ended { run: &job.name, summary: &summary, earlier: true });
+                    flow = either(flow, on_event(Event::Ended { run: &job.name, summary: &summary, earlier: true }));
                     summaries.push(Some(*summary));
                 }
                 standing @ (Standing::New | Standing::Replace | Standing::Resume) => {
@@ -186,23 +177,42 @@ impl<'a> Folder<'a> {
         let mut failure = None;
         let mut polled: Option<Instant> = None;
         loop {
-            while running.len() < at_once && failure.is_none() {
+            if flow.is_break() {
+                // Each run ends after the step that it is at.
+                running.iter_mut().for_each(|run| drop(run.child.stdin.take()));
+            }
+            while running.len() < at_once && failure.is_none() && flow.is_continue() {
                 let Some((i, standing)) = waiting.pop() else { break };
                 running.push(self.start(i, &jobs[i], &standing, threads)?);
             }
-            let mut still = Vec::new();
+            let (mut still, mut ended) = (Vec::new(), Vec::new());
             for mut run in running {
-                let Some(status) = run.child.try_wait().map_err(Error::io("wait for", &self.options.program))? else {
-                    still.push(run);
-                    continue;
-                };
+                match run.child.try_wait().map_err(Error::io("wait for", &self.options.program))? {
+                    None => still.push(run),
+                    Some(status) => ended.push((run, status)),
+                }
+            }
+            running = still;
+            if !ended.is_empty() || polled.is_none_or(|at| at.elapsed() >= POLL) || running.is_empty() {
+                let made_before = jobs.iter().zip(&summaries).filter(|(_, summary)| summary.is_some());
+                let made_before: usize = made_before.map(|(job, _)| job.config.train.steps).sum();
+                let of_run = |run: &Running| last_step(&self.run(&jobs[run.job].name).join("metrics.jsonl"));
+                let now = running.iter().chain(ended.iter().map(|(run, _)| run)).map(of_run).sum::<usize>();
+                flow = either(flow, on_event(Event::Steps(made_before + now, of)));
+                polled = Some(Instant::now());
+            }
+            for (run, status) in ended {
                 let job = &jobs[run.job];
-                let summary = on_disk::read_summary(&self.run(&job.name));
-                match (status.code(), summary) {
-                    (Some(0 | 1), Some(summary)) if summary.status != Status::Running => {
-                        on_event(Event::Ended { run: &job.name, summary: &summary, earlier: false });
+                let path = self.run(&job.name);
+                match (status.code(), on_disk::read_summary(&path)) {
+                    (Some(0 | 1), Some(summary)) if summary.status.has_ended() => {
+                        on_disk::records_of(&path, &summary)?;
+                        flow =
+                            either(flow, on_event(Event::Ended { run: &job.name, summary: &summary, earlier: false }));
                         summaries[run.job] = Some(summary);
                     }
+                    // It was asked to, by this process or by who asked this one.
+                    _ if flow.is_break() => {}
                     (code, _) => {
                         let said = last_line(&run.log).filter(|_| code.is_some());
                         let said = said.unwrap_or_else(|| format!("it was ended from outside ({status})"));
@@ -211,15 +221,7 @@ impl<'a> Folder<'a> {
                     }
                 }
             }
-            running = still;
-            if polled.is_none_or(|at| at.elapsed() >= POLL) || running.is_empty() {
-                let ended = jobs.iter().zip(&summaries).filter(|(_, summary)| summary.is_some());
-                let ended: usize = ended.map(|(job, _)| job.config.train.steps).sum();
-                let made = running.iter().map(|run| last_step(&self.run(&jobs[run.job].name).join("metrics.jsonl")));
-                on_event(Event::Steps(ended + made.sum::<usize>(), of));
-                polled = Some(Instant::now());
-            }
-            if running.is_empty() && (waiting.is_empty() || failure.is_some()) {
+            if running.is_empty() && (waiting.is_empty() || failure.is_some() || flow.is_break()) {
                 return Ok(Ended { summaries, failure });
             }
             std::thread::sleep(LOOK);
@@ -268,21 +270,12 @@ impl<'a> Folder<'a> {
             return Ok(Standing::New);
         }
         // A process that outlived the one that started it.
-        drop(free(&path)?);
-        let Some(summary) = on_disk::read_summary(&path) else {
-            // Ended before its first step, or not a run at all.
-            let own = ["config.toml", "metrics.jsonl", "init.json", "checkpoints", files::LOCK];
-            let is_own = |name: &str| own.contains(&name) || name.ends_with(".partial");
-            let entries = fs::read_dir(&path).map_err(Error::io("read", &path))?.flatten();
-            if let Some(other) = entries.map(|entry| entry.file_name()).find(|name| !is_own(&name.to_string_lossy())) {
-                let problem =
-                    format!("holds {other:?}, which is of no run. Move it away, or use --out for another folder");
-                return Err(Error::Folder { path, problem });
-            }
-            remove_run(&path)?;
+        let _lock = free(&path)?;
+        if !on_disk::is_begun(&path)? {
             return Ok(Standing::New);
-        };
-        let there = RunConfig::load(&path.join("config.toml"), &[])?;
+        }
+        // Broken off before its configuration was written: it is made as if it were new.
+        let Some(there) = on_disk::configuration_if_any(&path)? else { return Ok(Standing::Replace) };
         let mut changed = there.differences(&job.config);
         // They change no step, but which numbers there are to compare.
         changed.extend((there.log != job.config.log).then(|| "log".to_string()));
@@ -294,12 +287,13 @@ impl<'a> Folder<'a> {
             );
             return Err(Error::Folder { path, problem });
         }
-        let checkpoints = path.join("checkpoints");
-        Ok(match summary.status {
-            Status::Finished | Status::Diverged => Standing::Ended(Box::new(summary)),
-            Status::Running if checkpoints.is_dir() && !checkpoint::list(&checkpoints)?.is_empty() => Standing::Resume,
-            Status::Running => Standing::Replace,
-        })
+        match on_disk::read_summary(&path) {
+            Some(summary) if summary.status.has_ended() => {
+                on_disk::records_of(&path, &summary)?;
+                Ok(Standing::Ended(Box::new(summary)))
+            }
+            Some(_) | None => Ok(Standing::Resume),
+        }
     }
 
     fn start(&self, index: usize, job: &Job, standing: &Standing, threads: usize) -> Result<Running, Error> {
@@ -308,22 +302,68 @@ impl<'a> Folder<'a> {
         let log = out.join("logs").join(format!("{}.log", job.name));
         // The numbers of a run belong to its number of threads, so that its configuration holds it.
         let threads = if job.config.threads == 0 { threads } else { job.config.threads };
-        let resolved = RunConfig { threads, ..job.config.clone() };
+        let resolved = RunConfig { threads, versions: None, ..job.config.clone() };
         write_atomically(&config, resolved.to_toml().as_bytes())?;
-        let output = OpenOptions::new().create(true).append(true).open(&log).map_err(Error::io("open", &log))?;
+        let output = files::open_own(&log).map_err(Error::io("open", &log))?;
         let errors = output.try_clone().map_err(Error::io("open", &log))?;
         let mut command = Command::new(&self.options.program);
         // The device was compared with the CPU before the first run, or was not to be.
-        command.arg("train").arg(&config).arg("--skip-self-test");
+        command.arg("train").arg(&config).args(["--skip-self-test", "--while-input"]);
         command.arg(if matches!(standing, Standing::Resume) { "--resume" } else { "--out" }).arg(self.run(&job.name));
         if matches!(standing, Standing::Replace) {
             command.arg("--force");
         }
         command.env("RAYON_NUM_THREADS", threads.to_string());
-        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        // The pipe closes when this process ends, however it does, and the run stops.
+        command.stdin(Stdio::piped()).stdout(output).stderr(errors);
         let child = command.spawn().map_err(Error::io("start", &self.options.program))?;
         Ok(Running { job: index, child, log })
     }
+}
+
+/// Refuses a folder that is not one for these runs.
+fn check(options: &Options, mark: &Mark<'_>) -> Result<(), Error> {
+    let out = &options.out;
+    let refuse = |problem: String| Err(Error::Folder { path: out.clone(), problem });
+    let entries = match fs::read_dir(out) {
+        Ok(entries) => entries,
+        Err(_) if out.is_file() => return refuse("is a file. Use --out for a folder that does not exist yet".into()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io("read", out)(e)),
+    };
+    let path = out.join(mark.file);
+    if path.is_file() {
+        if options.force {
+            return Ok(());
+        }
+        let there = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        return match (mark.is_same)(&there) {
+            true => Ok(()),
+            false => refuse(format!(
+                "holds results of other configurations ({} says which). Use --out for another folder, or --force to \
+                 replace them",
+                mark.file
+            )),
+        };
+    }
+    // Without its mark a folder is ours as long as nothing is in it that could be of somebody else.
+    let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    let is_own = |entry: &fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name == files::LOCK
+            || files::unfinished(&name).is_some_and(|name| is_result(name, mark))
+            || (FOLDERS.contains(&name.as_str()) && is_empty(&entry.path()))
+    };
+    match entries.flatten().all(|entry| is_own(&entry)) {
+        true => Ok(()),
+        false => refuse(format!("is not empty and has no {}. Use --out for another folder", mark.file)),
+    }
+}
+
+/// Whether a file of this name is one that is written beside the runs.
+fn is_result(name: &str, mark: &Mark<'_>) -> bool {
+    let own = mark.file.trim_end_matches(".toml");
+    name == mark.file || name == format!("{own}.json") || name == format!("{own}.svg")
 }
 
 /// A run that is in a folder.
@@ -341,7 +381,7 @@ pub(super) fn made(out: &Path, is_wanted: impl Fn(&str) -> bool) -> impl Iterato
     entries.filter(move |entry| is_wanted(&entry.file_name().to_string_lossy())).filter_map(|entry| {
         let path = entry.path();
         let status = on_disk::read_summary(&path)?.status;
-        let identity = RunConfig::load(&path.join("config.toml"), &[]).ok()?.identity();
+        let identity = RunConfig::of_run(&path, &[]).ok()?.identity();
         Some(Made { path, identity, status })
     })
 }
@@ -354,6 +394,11 @@ enum Standing {
     Ended(Box<Summary>),
 }
 
+/// Break where one of both is.
+fn either(a: ControlFlow<()>, b: ControlFlow<()>) -> ControlFlow<()> {
+    if a.is_break() { a } else { b }
+}
+
 /// A process, which ends with its owner.
 struct Running {
     job: usize,
@@ -363,18 +408,18 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended is none that could be ended.
+        // Killing an exited child fails harmlessly.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The lock of a run folder; a process that was just killed takes a moment to end.
+/// The lock of a run folder; a process that is just ending, as after the end of the one that started it, takes a moment.
 fn free(path: &Path) -> Result<File, Error> {
     let started = Instant::now();
     loop {
         match files::lock(path) {
-            Err(_) if started.elapsed() < Duration::from_secs(2) => std::thread::sleep(LOOK),
+            Err(_) if started.elapsed() < Duration::from_secs(10) => std::thread::sleep(LOOK),
             result => return result,
         }
     }
@@ -387,16 +432,6 @@ fn cost(job: &Job) -> f64 {
     let d = model.d_model as f64;
     let block = 4.0 * d * d + 2.0 * d * model.d_ff.unwrap_or(4 * model.d_model) as f64;
     tokens * (model.n_layers as f64 * block + d * model.vocab_size.unwrap_or(0) as f64)
-}
-
-/// Removes the files of a run that may have no summary yet.
-fn remove_run(path: &Path) -> Result<(), Error> {
-    if path.is_dir() {
-        on_disk::clear(path)?;
-        // Only where it is empty.
-        let _ = fs::remove_dir(path.join("checkpoints"));
-    }
-    Ok(())
 }
 
 /// The end of a file.

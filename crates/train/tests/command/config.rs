@@ -198,7 +198,8 @@ fn a_run_of_a_sweep_is_repeated_to_the_bit() {
         let again = format!("{out}-again");
         train(&[&format!("{out}/configs/lr=0.002.toml"), "--out", &again], "5");
         assert_eq!(records(&place, &run), records(&place, &again));
-        assert_eq!(place.read(&format!("{again}/config.toml")), place.read(&format!("{run}/config.toml")));
+        let settings = |folder: &str| settings_of(&place.read(&format!("{folder}/config.toml")));
+        assert_eq!(settings(&again), settings(&run));
     }
     assert!(place.read("set/configs/lr=0.002.toml").contains("threads = 3\n"));
 
@@ -287,13 +288,38 @@ fn faults_of_a_file_come_together() {
     assert!(!place.0.join("runs").exists());
 }
 
+/// A run's configuration without what wrote it.
+fn settings_of(text: &str) -> String {
+    let (settings, wrote) = text.split_once("\n[versions]\n").unwrap();
+    assert!(wrote.contains("[origin]") && wrote.contains("checksum = "), "{wrote}");
+    settings.into()
+}
+
+#[test]
+fn what_wrote_a_run_does_nothing_in_another_file_and_that_is_said() {
+    let place = Place::new("versions");
+    let warned = |arguments: &[&str]| {
+        let output = place.run(arguments);
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).contains("does nothing")
+    };
+    place.good(&["train", "small.toml", "--out", "run", "--steps", "2"]);
+    assert!(!warned(&["config", "show", "run/config.toml"]), "a run's own file is as it was written");
+    for table in ["[versions]\nburn = '0.1'", "[origin]\ncommand = 'x'"] {
+        place.write("other.toml", format!("{}\n{table}", crate::SMALL));
+        assert!(warned(&["config", "show", "other.toml"]), "{table}");
+    }
+    place.write("other.toml", format!("{}\n[versions]\nseed = 1", crate::SMALL));
+    assert!(place.bad(&["config", "show", "other.toml"]).contains("versions.seed: unknown key"));
+}
+
 #[test]
 fn a_configuration_is_shown_as_a_run_writes_it() {
     let place = Place::new("show");
     let settings = ["--set", "model.placement=deep_norm", "--set", "optimizer.kind=lion"];
     let shown = place.good(&[&["config", "show", "small.toml"][..], &settings].concat());
     place.good(&[&["train", "small.toml", "--out", "run", "--steps", "30"][..], &settings].concat());
-    assert_eq!(shown, place.read("run/config.toml"));
+    assert_eq!(shown, settings_of(&place.read("run/config.toml")));
     place.write("shown.toml", &shown);
     assert_eq!(place.good(&["config", "show", "shown.toml"]), shown);
     assert!(place.good(&["config", "--help"]).contains("Example"));

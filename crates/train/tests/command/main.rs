@@ -3,6 +3,8 @@
 
 mod catalogue;
 mod config;
+#[cfg(unix)]
+mod signals;
 mod speed;
 mod sweep;
 #[cfg(target_os = "linux")]
@@ -209,7 +211,7 @@ fn wrong_input_is_one_message_and_nothing_is_written() {
         (vec!["train", "--resume", "nowhere"], "nowhere"),
         (vec!["train"], "required"),
         (vec!["params", "missing.toml"], "cannot read missing.toml"),
-        (vec!["generate", "nowhere"], "has no checkpoints/"),
+        (vec!["generate", "nowhere"], "has no checkpoint"),
         (vec!["configs", "colour"], "not an axis"),
     ] {
         let message = place.bad(&arguments);

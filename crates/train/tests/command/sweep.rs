@@ -134,15 +134,37 @@ fn a_run_that_diverges_is_a_result_and_one_that_fails_is_not() {
     assert_eq!(report["optima"][0]["beside_divergence"], true);
 
     // A run whose folder cannot be used.
+    let run = "runs/tiny/runs/width=8,lr=0.01,seed=1";
     place.write("tiny.toml", SWEEP);
-    std::fs::create_dir_all(place.0.join("runs/tiny/runs/width=8,lr=0.01,seed=1")).unwrap();
+    std::fs::create_dir_all(place.0.join(run)).unwrap();
     place.write("runs/tiny/sweep.toml", SWEEP);
-    place.write("runs/tiny/runs/width=8,lr=0.01,seed=1/checkpoints", "a");
-    let message = place.bad(&["sweep", "tiny.toml", "--jobs", "1"]);
-    assert!(message.contains("width=8,lr=0.01,seed=1 failed") && message.contains("is not empty"), "{message}");
-    let report = json(&place.read("runs/tiny/sweep.json"));
+    place.write(&format!("{run}/checkpoints"), "a");
+    assert!(place.bad(&["sweep", "tiny.toml", "--jobs", "1"]).contains("holds \"checkpoints\", which is of no run"));
+    assert_eq!(place.read(&format!("{run}/checkpoints")), "a");
+    std::fs::remove_file(place.0.join(run).join("checkpoints")).unwrap();
+    // A run that fails: its records are taken away while it trains.
+    place
+        .write("long.toml", SWEEP.replace("train.steps=6", "train.steps=20000").replace("seed = [1]", "seed = [1, 2]"));
+    let sweep =
+        place.command(&["sweep", "long.toml", "--jobs", "1"]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let started = std::time::Instant::now();
+    let is_removed = || {
+        let runs = std::fs::read_dir(place.0.join("runs/long/runs")).into_iter().flatten().flatten();
+        runs.map(|run| run.path()).any(|run| {
+            let is_begun = std::fs::metadata(run.join("metrics.jsonl")).is_ok_and(|file| file.len() > 0);
+            is_begun && std::fs::remove_file(run.join("metrics.jsonl")).is_ok()
+        })
+    };
+    while !is_removed() {
+        assert!(started.elapsed().as_secs() < 60, "no run began");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let output = sweep.wait_with_output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains(" failed") && message.contains("was removed or changed"), "{message}");
+    let report = json(&place.read("runs/long/sweep.json"));
     assert_eq!((&report["complete"], &report["optima"]), (&false.into(), &serde_json::json!([])));
-    assert_eq!(place.read("runs/tiny/runs/width=8,lr=0.01,seed=1/checkpoints"), "a");
 }
 
 #[test]
@@ -321,6 +343,7 @@ fn what_is_refused_changes_nothing_in_a_folder() {
     // What is of no run is never removed.
     let own = place.0.join("out/runs/width=8,lr=0.01,seed=1");
     std::fs::remove_file(own.join("summary.json")).unwrap();
+    std::fs::remove_dir_all(own.join("checkpoints")).unwrap();
     std::fs::write(own.join("notes.txt"), "mine").unwrap();
     assert!(place.bad(&["sweep", "tiny.toml", "--out", "out"]).contains("notes.txt"));
     assert!(own.join("config.toml").exists() && own.join("notes.txt").exists());

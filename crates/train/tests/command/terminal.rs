@@ -332,7 +332,7 @@ fn probe_reads_runs_and_checkpoints() {
         (vec!["run", "--set", "model.norm=rms_norm"], "model.norm"),
         (vec!["run", "--set", "model.n_layers=3"], "model.n_layers"),
         (vec!["run", "--set", "data.vocab_size=9"], "another text or vocabulary"),
-        (vec!["run/checkpoints"], "has no checkpoints/"),
+        (vec!["run/checkpoints"], "has no checkpoint"),
         (vec!["nowhere.safetensors"], "nowhere.safetensors"),
     ] {
         let message = place.bad(&[&["probe"], &arguments[..]].concat());
