@@ -397,3 +397,78 @@ fn a_summary_holds_the_process_that_made_it() {
     let written = RunConfig::of_run(&folder, &[]).unwrap().origin.unwrap();
     assert_eq!((written.command, written.started), (process.command, process.started));
 }
+
+#[test]
+fn a_step_that_diverged_is_made_again_and_says_where() {
+    use unitgain_train::replay::{Pass, replay};
+    let scratch = Scratch::new("replay");
+    for policy in ["stop", "{ kind = \"skip\", at_most = 3 }"] {
+        let folder = scratch.0.join(&policy[..1]);
+        let config = diverging(policy);
+        let summary = go(&config, &folder, Start::New);
+        let of = |step: usize| {
+            let _one_at_a_time = generator();
+            replay(&folder, step, &mut |_, _| ()).unwrap()
+        };
+        for divergence in &summary.divergences {
+            let found = of(divergence.step);
+            let first = found.first().unwrap();
+            assert!(!found.is_finite && found.from < divergence.step, "{policy}: {found:?}");
+            assert_eq!((first.pass, first.block.is_some()), (Pass::Forward, true), "{policy}: {first:?}");
+            assert!(divergence.message.contains(&format!("loss {}", found.loss)), "{divergence:?} {}", found.loss);
+        }
+        // A step that was recorded has the loss of its record, and every number is finite.
+        for record in records(&folder) {
+            let found = of(record.step);
+            assert_eq!(found.loss, record.loss, "{policy}");
+            assert!(found.is_finite && found.first().is_none(), "{policy}: {:?}", found.first());
+        }
+    }
+    let folder = scratch.0.join("s");
+    assert!(
+        replay(&folder, 25, &mut |_, _| ()).unwrap_err().to_string().contains("must be from 1 to train.steps = 24")
+    );
+}
+
+/// A checkpoint whose checksum is right and whose numbers cannot be.
+#[test]
+fn a_checkpoint_that_contradicts_itself_is_refused() {
+    use unitgain_train::checkpoint::{Position, save};
+    use unitgain_train::data::Tokenizer;
+    use unitgain_train::{Digest, Trainer};
+    let scratch = Scratch::new("contradiction");
+    let folder = broken(&scratch, "run");
+    let there = Checkpoint::newest(&folder).unwrap();
+    let config = there.config.clone();
+    let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, 1, &burn::tensor::Device::flex());
+    let trainer = there.load(trainer.unwrap()).unwrap();
+    let good = there.position.clone();
+    let digest = |lines| Digest { lines, ..good.records };
+    let record = records(&folder)[0].clone();
+    let refused = |name: &str, position: Position, as_step: usize| {
+        let folder = broken(&scratch, name);
+        fs::remove_dir_all(folder.join("checkpoints")).unwrap();
+        fs::create_dir(folder.join("checkpoints")).unwrap();
+        save(&folder.join("checkpoints"), &trainer, &position, &config).unwrap();
+        let path = |step: usize| folder.join(format!("checkpoints/step_{step:08}.safetensors"));
+        if as_step != position.step {
+            fs::rename(path(position.step), path(as_step)).unwrap();
+        }
+        self::refused(&small(), &folder, Start::Resume)
+    };
+    for (name, position, as_step, expected) in [
+        ("name", good.clone(), 12, "its name is of step 12"),
+        ("step", Position { step: 12, ..good.clone() }, 12, "tokens"),
+        ("tokens", Position { tokens: 1, ..good.clone() }, 18, "tokens"),
+        ("tokenizer", Position { tokenizer: Tokenizer::Symbols(9), ..good.clone() }, 18, "tokenizer"),
+        ("rate", Position { rate: 2.0, ..good.clone() }, 18, "rate"),
+        ("nan", Position { rate: f64::NAN, ..good.clone() }, 18, "was not written by unitgain"),
+        ("recent", Position { recent: vec![record.clone(), record], ..good.clone() }, 18, "records"),
+        ("fewer", Position { records: digest(1), ..good.clone() }, 18, "metrics.jsonl"),
+        ("more", Position { records: digest(1 << 50), ..good.clone() }, 18, "metrics.jsonl"),
+        ("data", Position { fingerprint: 7, ..good.clone() }, 18, "another text"),
+    ] {
+        let message = refused(name, position, as_step);
+        assert!(message.contains(expected), "{name}: {message}");
+    }
+}

@@ -172,7 +172,7 @@ pub(crate) fn remove_after(folder: &Path, step: usize) -> Result<(), Error> {
 }
 
 /// The step of a checkpoint by its path.
-fn number(path: &Path) -> Option<usize> {
+pub(crate) fn number(path: &Path) -> Option<usize> {
     usize::try_from(step_of(path.file_name()?.to_str()?)?).ok()
 }
 

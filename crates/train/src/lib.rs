@@ -29,6 +29,7 @@ pub mod metrics;
 pub mod optim;
 pub mod plot;
 pub mod process;
+pub mod replay;
 mod run;
 pub mod sanity;
 pub mod schedule;

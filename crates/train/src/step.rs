@@ -170,7 +170,7 @@ impl Trainer {
 
     /// Masks come from the device's generator, which is global: seeded by the step, they are the same
     /// in a resumed run.
-    fn seed_dropout(&self, micro: usize) {
+    pub(crate) fn seed_dropout(&self, micro: usize) {
         if self.dropout {
             use rand_chacha::rand_core::Rng;
             let path = format!("dropout/{}/{micro}", self.optimizer.time());

@@ -11,6 +11,7 @@ mod overrides;
 mod params;
 mod probe;
 mod progress;
+mod replay;
 mod runs;
 mod sanity;
 mod stop;
@@ -60,6 +61,7 @@ enum Command {
     Compare(compare::Args),
     Sanity(sanity::Args),
     Bench(bench::Args),
+    Replay(replay::Args),
     Devices(devices::Args),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  unitgain completions bash > /etc/bash_completion.d/unitgain")]
@@ -84,6 +86,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Compare(args) => args.run(),
         Command::Sanity(args) => args.run(),
         Command::Bench(args) => args.run(),
+        Command::Replay(args) => args.run(),
         Command::Devices(args) => args.run(),
         Command::Completions { shell } => {
             let mut script = Vec::new();
