@@ -4,6 +4,8 @@
 mod catalogue;
 mod config;
 #[cfg(unix)]
+mod crash;
+#[cfg(unix)]
 mod signals;
 mod speed;
 mod sweep;
