@@ -6,7 +6,7 @@
 
 use crate::data::Tokenizer;
 use crate::files::{self, write_atomically};
-use crate::folder::CHECKPOINTS;
+use crate::folder::{self, CHECKPOINTS};
 use crate::optim::State;
 use crate::{Digest, Divergence, Error, Record, RunConfig, Task, Trainer};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -193,12 +193,19 @@ impl Checkpoint {
     /// Reads the newest checkpoint of a run folder.
     ///
     /// # Errors
-    /// [`Error::Folder`] if there is none, and as [`Checkpoint::read`].
+    /// [`Error::Folder`] if there is none, [`Error::Checkpoint`] for that of another run, and as [`Checkpoint::read`].
     pub fn newest(run: &Path) -> Result<Self, Error> {
-        Self::of_run(run)?.ok_or_else(|| Error::Folder {
+        let checkpoint = Self::of_run(run)?.ok_or_else(|| Error::Folder {
             path: run.to_path_buf(),
             problem: "has no checkpoint in checkpoints/; give the folder of a run that wrote one".into(),
-        })
+        })?;
+        match folder::sealed_configuration(run).map(|config| config.differences(&checkpoint.config)) {
+            Some(changed) if !changed.is_empty() => {
+                let problem = format!("is of another run than the config.toml of its folder: {}", changed.join(", "));
+                Err(Error::Checkpoint { path: checkpoint.path, problem })
+            }
+            Some(_) | None => Ok(checkpoint),
+        }
     }
 
     /// The newest checkpoint of a run folder; None where the run was broken off before its first.

@@ -4,7 +4,7 @@ use crate::checkpoint::{self, Checkpoint, Position};
 use crate::config::ConfigFile;
 use crate::files::{self, Digest, write_atomically};
 use crate::metrics::{self, Status};
-use crate::{Error, Record, RunConfig, Start, Summary};
+use crate::{Error, HeldOut, Record, RunConfig, Start, Summary};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -165,6 +165,34 @@ pub(crate) fn read_summary(folder: &Path) -> Option<Summary> {
     summary
 }
 
+/// Refuses the summary of a run that has ended, of this configuration, whose numbers do not follow from its records.
+pub(crate) fn check_ended(folder: &Path, summary: &Summary, config: &RunConfig) -> Result<(), Error> {
+    let records = records_of(folder, summary)?;
+    let mut derived = summary.clone();
+    derived.take_losses(&records);
+    let evaluated = records.iter().rev().find(|record| record.eval_loss.is_some());
+    if let Some(evaluated) = evaluated {
+        (derived.floor, derived.eval_tokens) = (evaluated.floor, evaluated.eval_tokens);
+    }
+    derived.steps = config.train.steps;
+    if summary.status == Status::Finished {
+        derived.step = config.train.steps;
+        let learned = |loss: f32| {
+            let held_out = HeldOut { tokens: 0, unigram_loss: summary.unigram_loss?, floor: summary.floor };
+            Some(held_out.is_beaten_by(loss, records.first().map(|record| record.loss)))
+        };
+        derived.learned = derived.eval_loss.and_then(learned);
+    }
+    derived.tokens = derived.step * config.tokens_of_step();
+    match derived == *summary {
+        true => Ok(()),
+        false => refuse(
+            folder,
+            "the numbers in summary.json are not those of its records: it was changed. Remove it, so that it is made again",
+        ),
+    }
+}
+
 /// The records of a run that has ended.
 ///
 /// # Errors
@@ -225,6 +253,13 @@ pub(crate) fn configuration(folder: &Path, settings: &[String]) -> Result<RunCon
              remove it, to go on with the configuration that the newest checkpoint holds",
         ),
     }
+}
+
+/// The configuration in the `config.toml` of a folder, where that is as a run wrote it.
+pub(crate) fn sealed_configuration(folder: &Path) -> Option<RunConfig> {
+    let path = folder.join("config.toml");
+    let text = fs::read_to_string(&path).ok().filter(|text| is_sealed(text))?;
+    ConfigFile::parse(&text, &path.display().to_string()).ok()?.with(&[]).ok()
 }
 
 /// As [`configuration`] without settings; None where the run was broken off before its configuration was written.

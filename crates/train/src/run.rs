@@ -158,6 +158,10 @@ impl Run {
                      unbroken run"
                 );
             }
+            let changed = checkpoint.config.differences_of_outputs(&config);
+            if !changed.is_empty() {
+                tracing::warn!("goes on with other settings than those of its checkpoint: {}", changed.join(", "));
+            }
             trainer = checkpoint.load(trainer)?;
             position = checkpoint.position;
             tracing::debug!("the run in {} goes on from step {}", folder.display(), position.step);

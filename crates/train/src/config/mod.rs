@@ -450,6 +450,19 @@ impl RunConfig {
         keys
     }
 
+    /// Those keys whose values differ although [`RunConfig::differences`] allows it: which records, evaluations and
+    /// checkpoints there are, the length, and what is done about a divergence.
+    pub(crate) fn differences_of_outputs(&self, other: &Self) -> Vec<String> {
+        let table = |config: &Self| {
+            let mut config = Self { checkpoint: config.checkpoint, ..config.of_steps() };
+            config.eval.tokens = EvalConfig::default().tokens;
+            config.to_value()
+        };
+        let mut keys = Vec::new();
+        changed_keys("", &table(self), &table(other), &mut keys);
+        keys
+    }
+
     /// All that decides what a run computes and records, as text: two runs with the same one have the same records.
     pub(crate) fn identity(&self) -> String {
         self.of_steps().to_toml()

@@ -206,7 +206,7 @@ impl<'a> Folder<'a> {
                 let path = self.run(&job.name);
                 match (status.code(), on_disk::read_summary(&path)) {
                     (Some(0 | 1), Some(summary)) if summary.status.has_ended() => {
-                        on_disk::records_of(&path, &summary)?;
+                        on_disk::check_ended(&path, &summary, &job.config)?;
                         flow =
                             either(flow, on_event(Event::Ended { run: &job.name, summary: &summary, earlier: false }));
                         summaries[run.job] = Some(summary);
@@ -222,6 +222,7 @@ impl<'a> Folder<'a> {
                 }
             }
             if running.is_empty() && (waiting.is_empty() || failure.is_some() || flow.is_break()) {
+                self.check_same_ground(jobs, &summaries)?;
                 return Ok(Ended { summaries, failure });
             }
             std::thread::sleep(LOOK);
@@ -264,6 +265,28 @@ impl<'a> Folder<'a> {
         Ok(())
     }
 
+    /// Refuses runs whose losses are of the same held-out tokens and whose summaries say otherwise.
+    fn check_same_ground(&self, jobs: &[Job], summaries: &[Option<Summary>]) -> Result<(), Error> {
+        let ended: Vec<(&Job, &Summary)> =
+            jobs.iter().zip(summaries).filter_map(|(job, summary)| Some((job, summary.as_ref()?))).collect();
+        let data = |job: &Job| (job.config.data.clone(), job.config.model.context, job.config.eval.tokens);
+        let ground = |summary: &Summary| (summary.unigram_loss, summary.floor, summary.eval_tokens);
+        for (i, (job, summary)) in ended.iter().enumerate() {
+            let other = ended[..i].iter().find(|(other, _)| data(other) == data(job));
+            if let Some((other, _)) = other.filter(|(_, other)| ground(other) != ground(summary)) {
+                return Err(Error::Folder {
+                    path: self.run(&job.name),
+                    problem: format!(
+                        "its summary.json tells of other held-out tokens than that of {}, on the same data: one of both was \
+                         changed. Remove it, so that it is made again",
+                        other.name
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn standing(&self, job: &Job) -> Result<Standing, Error> {
         let path = self.run(&job.name);
         if !path.exists() {
@@ -289,7 +312,7 @@ impl<'a> Folder<'a> {
         }
         match on_disk::read_summary(&path) {
             Some(summary) if summary.status.has_ended() => {
-                on_disk::records_of(&path, &summary)?;
+                on_disk::check_ended(&path, &summary, &job.config)?;
                 Ok(Standing::Ended(Box::new(summary)))
             }
             Some(_) | None => Ok(Standing::Resume),

@@ -6,6 +6,8 @@ mod config;
 #[cfg(unix)]
 mod crash;
 #[cfg(unix)]
+mod damage;
+#[cfg(unix)]
 mod signals;
 mod speed;
 mod sweep;
