@@ -221,6 +221,9 @@ pub struct Summary {
     /// Largest memory of this process, in bytes, where the system says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
+    /// A number that differs where the data do; 0 for data that are drawn.
+    #[serde(default)]
+    pub fingerprint: u64,
     /// The process that made the last steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,

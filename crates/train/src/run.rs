@@ -220,6 +220,7 @@ impl Run {
             learned: None,
             seconds: Seconds::default(),
             peak_memory: None,
+            fingerprint: position.fingerprint,
             process: Some(process),
             records: Digest::of(&kept),
             checksum: String::new(),

@@ -47,7 +47,7 @@ impl Comparison {
                 key: "configuration".into(),
                 problem: e.to_string(),
             };
-            let resolved = resolver.resolve(&config).map_err(in_file)?;
+            let resolved = resolver.job(String::new(), &config).map_err(in_file)?.config;
             let first = jobs.first().map_or(&resolved, |job| &job.config);
             let mut keys = Vec::new();
             changed_keys("", &of_data(first), &of_data(&resolved), &mut keys);
@@ -67,8 +67,8 @@ impl Comparison {
             }
             let name = different(&file_safe(&path.file_stem().unwrap_or_default().to_string_lossy()), &names);
             for seed in &all_seeds {
-                let config = resolver.resolve(&RunConfig { seed: *seed, ..resolved.clone() }).map_err(in_file)?;
-                jobs.push(Job { name: format!("{name},seed={seed}"), config });
+                let config = RunConfig { seed: *seed, ..resolved.clone() };
+                jobs.push(resolver.job(format!("{name},seed={seed}"), &config).map_err(in_file)?);
             }
             names.push(name);
             written.push(config);

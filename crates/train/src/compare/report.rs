@@ -328,6 +328,7 @@ mod tests {
             seconds: metrics::Seconds::default(),
             peak_memory: None,
             divergences: Vec::new(),
+            fingerprint: 0,
             process: None,
             records: crate::Digest::default(),
             checksum: String::new(),

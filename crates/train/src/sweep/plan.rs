@@ -14,6 +14,8 @@ pub struct Job {
     pub name: String,
     /// Resolved.
     pub config: RunConfig,
+    /// That of its data ([`Task::fingerprint`](crate::Task::fingerprint)).
+    pub fingerprint: u64,
 }
 
 /// A run of a sweep.
@@ -72,9 +74,8 @@ pub fn plan(sweep: &SweepConfig, path: &Path, settings: &[String]) -> Result<Vec
         }
         let chosen: Vec<(&str, &Value)> =
             sweep.axes.iter().zip(&at).map(|(axis, i)| (axis.key.as_str(), &axis.values[*i])).collect();
-        let config = configured(&file, path, &settings, &chosen).and_then(|config| resolver.resolve(&config));
-        let config = config.map_err(|e| error(&name, e.to_string()))?;
-        plan.push(Planned { job: Job { name, config }, at });
+        let job = configured(&file, path, &settings, &chosen).and_then(|config| resolver.job(name.clone(), &config));
+        plan.push(Planned { job: job.map_err(|e| error(&name, e.to_string()))?, at });
     }
     Ok(plan)
 }
@@ -195,30 +196,37 @@ pub(crate) fn file_safe(text: &str) -> String {
 /// Resolves configurations, reading each data set once.
 #[derive(Default)]
 pub(crate) struct Resolver {
-    vocabularies: Vec<(DataConfig, usize, usize)>,
+    known: Vec<Known>,
+}
+
+/// What is kept of a data set.
+struct Known {
+    data: DataConfig,
+    context: usize,
+    vocab_size: usize,
+    fingerprint: u64,
 }
 
 impl Resolver {
-    /// As [`RunConfig::prepare`].
-    pub(crate) fn resolve(&mut self, config: &RunConfig) -> Result<RunConfig, Error> {
+    /// The run of a configuration, as [`RunConfig::prepare`] resolves it.
+    pub(crate) fn job(&mut self, name: String, config: &RunConfig) -> Result<Job, Error> {
         // A run that is refused is checked by itself once more, which tells all its faults.
-        self.try_resolve(config).map_err(|first| config.prepare().err().unwrap_or(first))
+        self.try_job(name, config).map_err(|first| config.prepare().err().unwrap_or(first))
     }
 
-    fn try_resolve(&mut self, config: &RunConfig) -> Result<RunConfig, Error> {
+    fn try_job(&mut self, name: String, config: &RunConfig) -> Result<Job, Error> {
         config.check()?;
         config.model.resolved()?;
         let (data, context) = (&config.data, config.model.context);
-        let known = self.vocabularies.iter().find(|(of, time, _)| of == data && *time == context);
-        let vocab_size = match known {
-            Some((.., vocab_size)) => *vocab_size,
-            None => {
-                let vocab_size = data.load(context)?.vocab_size();
-                self.vocabularies.push((data.clone(), context, vocab_size));
-                vocab_size
-            }
-        };
-        config.resolved(vocab_size)
+        let is_known = |known: &Known| known.data == *data && known.context == context;
+        if !self.known.iter().any(is_known) {
+            let task = data.load(context)?;
+            let (vocab_size, fingerprint) = (task.vocab_size(), task.fingerprint());
+            self.known.push(Known { data: data.clone(), context, vocab_size, fingerprint });
+        }
+        let known = self.known.iter().find(|known| is_known(known));
+        let Known { vocab_size, fingerprint, .. } = known.unwrap_or_else(|| unreachable!("it was just put there"));
+        Ok(Job { name, config: config.resolved(*vocab_size)?, fingerprint: *fingerprint })
     }
 }
 

@@ -313,6 +313,11 @@ impl<'a> Folder<'a> {
         match on_disk::read_summary(&path) {
             Some(summary) if summary.status.has_ended() => {
                 on_disk::check_ended(&path, &summary, &job.config)?;
+                if summary.fingerprint != job.fingerprint {
+                    let problem = "was trained on another text; give it the file it was started with, or remove the folder, so \
+                                   that the run is made again";
+                    return Err(Error::Folder { path, problem: problem.into() });
+                }
                 Ok(Standing::Ended(Box::new(summary)))
             }
             Some(_) | None => Ok(Standing::Resume),

@@ -358,6 +358,18 @@ fn what_is_refused_changes_nothing_in_a_folder() {
     assert!(!place.0.join("new").exists());
 }
 
+#[test]
+fn a_run_on_another_text_is_not_taken_for_this_one() {
+    let place = Place::new("sweep-text");
+    place.write("text.txt", "to be or not to be ".repeat(40));
+    let sweep = SWEEP.replace("['train.steps=6',", "['train.steps=6', 'data.task=text', 'data.path=text.txt',");
+    place.write("text.toml", sweep);
+    place.good(&["sweep", "text.toml"]);
+    place.good(&["sweep", "text.toml"]);
+    place.write("text.txt", "to be or not to go ".repeat(40));
+    assert!(place.bad(&["sweep", "text.toml"]).contains("another text"));
+}
+
 /// A check whose bounds are no numbers, or whose sizes cannot be, measures nothing.
 #[test]
 fn a_coordinate_check_knows_its_sizes_and_tolerance_first() {
