@@ -82,6 +82,9 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// A run was asked to stop before it had begun.
+    #[error("the run was asked to stop before its first step, and wrote nothing")]
+    Stopped,
     /// What was asked of `generate` is not possible.
     #[error("generate: {0}")]
     Generate(String),

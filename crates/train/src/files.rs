@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Ending of a file that is being written.
 const TEMPORARY: &str = ".partial";
@@ -142,15 +143,20 @@ impl Digest {
     }
 }
 
+/// Longest wait for a process that has a folder and is about to leave it.
+const LEAVING: Duration = Duration::from_secs(1);
+
 /// Takes a folder for this process until the file is dropped.
 pub(crate) fn lock(folder: &Path) -> Result<File, Error> {
     let path = folder.join(LOCK);
+    let started = Instant::now();
     loop {
         let file = open_own(&path).map_err(Error::io("open", &path))?;
         match file.try_lock() {
             // A lock on a file that another process has removed keeps nobody out.
             Ok(()) if !is_at(&file, &path) => {}
             Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if started.elapsed() < LEAVING => std::thread::sleep(LEAVING / 50),
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Folder {
                     path: folder.to_path_buf(),

@@ -30,6 +30,8 @@ pub enum Start {
 /// What a run tells its caller.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
+    /// The folder is held by this process, and nothing is written in it yet.
+    Claimed,
     /// Everything is ready; the first step follows.
     Started {
         /// Resolved.
@@ -61,8 +63,8 @@ pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + Send + 'a;
 /// Trains a model and writes `config.toml`, `metrics.jsonl`, `checkpoints/` and `summary.json` into
 /// `folder`. Nothing is written before everything that can be checked was checked.
 ///
-/// Where `on_event` breaks from [`Event::Started`] on, the run ends after the step that it is at: with a checkpoint and the
-/// status [`Status::Interrupted`], so that it can go on to the same numbers. A run that diverges is not an error either: its
+/// Where `on_event` breaks at [`Event::Claimed`] nothing is written; from [`Event::Started`] on the run ends after the step that it
+/// is at: with a checkpoint and the status [`Status::Interrupted`], so that it can go on to the same numbers. A run that diverges is not an error either: its
 /// summary says so, and what it had is kept.
 ///
 /// # Errors
@@ -145,6 +147,9 @@ impl Run {
         let lock = Claim::take(folder)?;
         // What was true before the lock need not be now.
         on_disk::check(folder, start)?;
+        if on_event(Event::Claimed).is_break() {
+            return Err(Error::Stopped);
+        }
         let checkpoint = if start == Start::Resume { Checkpoint::of_run(folder)? } else { None };
         let mut position = Position::start(&task);
         let mut measured = Vec::new();

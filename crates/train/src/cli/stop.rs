@@ -73,3 +73,15 @@ fn ignored() -> u64 {
     let mask = text.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
+
+/// Whether the process of this number, which started this one, is no more.
+#[cfg(unix)]
+pub(crate) fn is_orphan_of(parent: u32) -> bool {
+    std::os::unix::process::parent_id() != parent
+}
+
+/// The end of its input says it there.
+#[cfg(not(unix))]
+pub(crate) fn is_orphan_of(_: u32) -> bool {
+    false
+}

@@ -1,9 +1,10 @@
 use super::overrides::Overrides;
 use super::progress::{self, Count};
-use super::stop::Stop;
+use super::stop::{self, Stop};
 use super::{Outcome, table};
 use indicatif::ProgressBar;
 use std::io::{IsTerminal, stdout};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use unitgain_train::metrics::Status;
 use unitgain_train::process::quoted;
@@ -35,9 +36,9 @@ pub(crate) struct Args {
     /// Replace the run in the folder
     #[arg(long, conflicts_with = "resume")]
     force: bool,
-    /// Stop as by SIGTERM when standard input ends
-    #[arg(long, hide = true)]
-    while_input: bool,
+    /// Stop as by SIGTERM with the process of this number, which started this one and has the other end of its input
+    #[arg(long, hide = true, value_name = "PID")]
+    parent: Option<u32>,
 }
 
 impl Args {
@@ -58,14 +59,17 @@ impl Args {
         config.seed = self.seed.unwrap_or(config.seed);
         self.overrides.self_test(&config.backend)?;
         let stop = Stop::default();
-        if self.while_input {
+        if self.parent.is_some() {
             stop.with_input();
         }
         let mut view = View::new(&folder);
         let summary = train(&config, &folder, start, &mut |event| {
-            // Before the first step there is nothing that a signal could lose.
-            if matches!(event, Event::Started { .. }) {
-                stop.install();
+            match event {
+                // What was started in a folder before its parent was killed must not begin beside what comes after.
+                Event::Claimed if self.parent.is_some_and(stop::is_orphan_of) => return ControlFlow::Break(()),
+                // Before the first step there is nothing that a signal could lose.
+                Event::Started { .. } => stop.install(),
+                _ => {}
             }
             view.show(&event);
             stop.flow()
@@ -128,7 +132,7 @@ impl View {
                     progress::line(&describe(record));
                 }
             }
-            Event::Saved(_) => {}
+            Event::Claimed | Event::Saved(_) => {}
             Event::Diverged(divergence) => progress::line(&divergence.describe()),
         }
     }

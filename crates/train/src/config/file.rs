@@ -103,6 +103,7 @@ pub(super) fn key_of(error: &Error) -> Option<String> {
         | Error::Folder { .. }
         | Error::Run { .. }
         | Error::Io { .. }
+        | Error::Stopped
         | Error::Generate(_) => None,
     }
 }

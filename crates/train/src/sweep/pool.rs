@@ -336,7 +336,7 @@ impl<'a> Folder<'a> {
         let errors = output.try_clone().map_err(Error::io("open", &log))?;
         let mut command = Command::new(&self.options.program);
         // The device was compared with the CPU before the first run, or was not to be.
-        command.arg("train").arg(&config).args(["--skip-self-test", "--while-input"]);
+        command.arg("train").arg(&config).args(["--skip-self-test", "--parent", &std::process::id().to_string()]);
         command.arg(if matches!(standing, Standing::Resume) { "--resume" } else { "--out" }).arg(self.run(&job.name));
         if matches!(standing, Standing::Replace) {
             command.arg("--force");
