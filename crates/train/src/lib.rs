@@ -30,6 +30,7 @@ pub mod optim;
 pub mod plot;
 pub mod process;
 pub mod replay;
+mod read;
 mod run;
 pub mod sanity;
 pub mod schedule;

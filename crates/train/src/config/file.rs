@@ -2,8 +2,8 @@
 
 use super::explain::{self, Fault, shown};
 use super::{RunConfig, TAGS, path, set};
-use crate::Error;
 use crate::folder::is_sealed;
+use crate::{Error, read};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -211,7 +211,7 @@ impl ConfigFile {
     /// # Errors
     /// [`Error::Io`] and [`Error::Syntax`]; other faults are told by [`ConfigFile::with`].
     pub(crate) fn load(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = read::text(path, read::MOST_WRITTEN)?;
         let mut file = Self::parse(&text, &path.display().to_string())?;
         if let Some(table) = ["versions", "origin"].into_iter().find(|key| file.table.contains_key(*key)) {
             if !is_sealed(&text) {

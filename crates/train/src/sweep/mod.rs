@@ -17,7 +17,7 @@ pub use report::{FORMAT, Made, Report};
 
 use crate::files::write_atomically;
 use crate::metrics::{self, Status};
-use crate::{Error, plot};
+use crate::{Error, plot, read};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ impl Sweep {
     /// # Errors
     /// [`Error::Io`], those of [`SweepConfig::parse`], and those of [`plan()`], which name the run.
     pub fn load(path: &Path, settings: &[String]) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = read::text(path, read::MOST_WRITTEN)?;
         let config = SweepConfig::parse(&text, path)?;
         let plan = plan(&config, path, settings)?;
         Ok(Self { config, plan, path: path.to_path_buf(), text })
