@@ -1,7 +1,7 @@
 //! How fast a configuration trains, and how near that is to what the machine can do.
 
 use crate::step::read_rows;
-use crate::{Error, RunConfig, Task, Trainer, device, metrics};
+use crate::{Error, RunConfig, Task, Trainer, device, memory, metrics};
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::Serialize;
 use std::time::Instant;
@@ -115,7 +115,7 @@ pub fn threads(configs: &[(String, RunConfig)]) -> Result<usize, Error> {
             );
             Err(Error::config("threads", problem))
         }
-        None if first == 0 => Ok(rayon::current_num_threads()),
+        None if first == 0 => device::threads(),
         None => Ok(first),
     }
 }
@@ -126,8 +126,11 @@ fn measure(
     progress: &mut (dyn FnMut() + Send),
 ) -> Result<(Vec<Measured>, Machine), Error> {
     let mut benches = Vec::new();
-    for (name, config) in configs {
-        let (config, task) = config.prepare()?;
+    let prepared = configs.iter().map(|(name, config)| Ok((name, config.prepare()?)));
+    let prepared = prepared.collect::<Result<Vec<_>, Error>>()?;
+    // All models are there at once.
+    memory::check_all(prepared.iter().map(|(_, (config, _))| config))?;
+    for (name, (config, task)) in prepared {
         let device = device::from_name(&config.backend)?;
         let trainer = Trainer::of(&config, &device)?;
         let (name, trainer) = (name.clone(), Some(trainer));

@@ -4,6 +4,7 @@
 //! The steps are without weight decay and dropout: what moves is what the gradient moves, and what it does not move says
 //! nothing.
 
+use crate::memory::Need;
 use crate::signal::{attention_logits, mean_and_std, slope};
 use crate::{Batch, Error, RunConfig, Trainer, calibrate, device};
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -325,6 +326,9 @@ impl Name {
 fn movements(config: &RunConfig, options: &Options) -> Result<(Movements, usize), Error> {
     let (config, task) = config.prepare()?;
     let config = RunConfig { optimizer: config.optimizer.without_decay(), ..config };
+    if device::is_host(&config.backend) {
+        Need::of_seen(&config, options.axis == Axis::Width).check(&config)?;
+    }
     let plain = device::from_name(&config.backend)?;
     let trainer = Trainer::of(&config, &plain)?;
     let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;

@@ -1,9 +1,11 @@
 //! Devices by name.
 
 use crate::config::MOST_THREADS;
-use crate::{Error, RunConfig, metrics};
+use crate::{Error, RunConfig, memory, metrics};
 use burn::tensor::{DType, Device, Tensor};
+use std::error::Error as _;
 use std::panic::AssertUnwindSafe;
+use std::sync::OnceLock;
 use unitgain_kernels::composed;
 
 /// Backends, whether each is compiled in, and whether it takes an index.
@@ -123,18 +125,60 @@ pub(crate) fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
+/// The number of threads that this process computes with where a configuration says none: `RAYON_NUM_THREADS`, or all
+/// cores. The first call starts them.
+///
+/// # Errors
+/// [`Error::Config`] where the system has no thread to give, or the variable asks for too many. Whatever computes after
+/// that would panic.
+pub fn threads() -> Result<usize, Error> {
+    static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
+    let started = STARTED.get_or_init(|| {
+        const VARIABLE: &str = "RAYON_NUM_THREADS";
+        let asked = std::env::var(VARIABLE).unwrap_or_default();
+        if asked.trim().parse::<usize>().is_ok_and(|n| n > MOST_THREADS) {
+            return Err(format!("{VARIABLE} = {asked} must be at most {MOST_THREADS}"));
+        }
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let count = asked.trim().parse().ok().filter(|n| *n > 0).unwrap_or_else(cores);
+        let fewer = |problem: &str| format!("{problem}; or take fewer with {VARIABLE}=1");
+        memory::check_threads(count).map_err(|problem| fewer(&no_threads(&problem)))?;
+        match rayon::ThreadPoolBuilder::new().build_global() {
+            Ok(()) => Ok(()),
+            // Another part of the program has started them: that is no error of the system.
+            Err(e) if e.source().is_none() => Ok(()),
+            Err(e) => Err(fewer(&no_threads(&e.to_string()))),
+        }
+    });
+    match started {
+        Ok(()) => Ok(rayon::current_num_threads()),
+        Err(problem) => Err(Error::config("threads", problem.as_str())),
+    }
+}
+
+/// Why no more threads can be started, and what to do.
+fn no_threads(problem: &str) -> String {
+    format!(
+        "the system starts no more threads ({problem}). Raise its limit of processes (ulimit -u, pids.max of the control \
+         group) or of memory (ulimit -v)"
+    )
+}
+
 /// Calls `work` on one of `threads` threads, 0 for those that there are: from outside, every parallel operation would block
 /// the caller and wake all workers; from inside, it is one of them.
 ///
 /// # Errors
 /// [`Error::Config`] where the system has no more threads.
 pub(crate) fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R, Error> {
+    let usual = self::threads()?;
     // Too many are refused by what checks the configuration, with all else that is wrong in it.
-    if threads == 0 || threads > MOST_THREADS || threads == rayon::current_num_threads() {
+    if threads == 0 || threads > MOST_THREADS || threads == usual {
         return Ok(rayon::scope(|_| work()));
     }
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    let pool = pool.map_err(|e| Error::config("threads", format!("{threads} cannot be started: {e}; take fewer")))?;
+    let refused =
+        |problem: String| Error::config("threads", format!("{threads}: {}; or take fewer", no_threads(&problem)));
+    memory::check_threads(threads).map_err(refused)?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| refused(e.to_string()))?;
     Ok(pool.install(work))
 }
 

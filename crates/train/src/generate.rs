@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::data::Tokenizer;
+use crate::memory::Need;
 use crate::{Error, device};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
@@ -58,6 +59,9 @@ impl Writer {
                  generate from a run with a norm of one token",
                 norm.about().0
             )));
+        }
+        if device::is_host(backend) {
+            Need::of_reading(config).check(config)?;
         }
         let (model, table) = config.model.build(config.seed, &device)?;
         let model = model.with_precision(config.train.precision);

@@ -25,6 +25,7 @@ mod folder;
 mod fused;
 pub mod generate;
 mod gradients;
+pub mod memory;
 pub mod metrics;
 pub mod optim;
 pub mod plot;

@@ -33,6 +33,9 @@ impl Default for Sizes {
     }
 }
 
+/// What the checks take at most, in bytes.
+pub const MEMORY: f64 = 1e8;
+
 /// One measured quantity, over all seeds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {

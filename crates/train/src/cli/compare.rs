@@ -49,7 +49,8 @@ impl Args {
             );
         }
         let mut view = View::new(comparison.jobs.len());
-        let report = comparison.run(&self.runs.options(&out)?, self.reach, &mut |event| view.show(&event));
+        let report = comparison
+            .run(&self.runs.options(&out, comparison.jobs.iter())?, self.reach, &mut |event| view.show(&event));
         view.finish();
         let report = report?;
         if let Some(stop) = view.interrupted() {

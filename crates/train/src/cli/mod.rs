@@ -71,29 +71,60 @@ enum Command {
     },
 }
 
+impl Command {
+    /// Whether it computes in this process, which takes threads.
+    fn computes(&self) -> bool {
+        match self {
+            Self::Train(_)
+            | Self::Params(_)
+            | Self::Generate(_)
+            | Self::Probe(_)
+            | Self::CoordCheck(_)
+            | Self::Sanity(_)
+            | Self::Bench(_)
+            | Self::Replay(_) => true,
+            Self::Configs(_)
+            | Self::Config(_)
+            | Self::Sweep(_)
+            | Self::Compare(_)
+            | Self::Devices(_)
+            | Self::Completions { .. } => false,
+        }
+    }
+
+    fn run(self) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Train(args) => args.run(),
+            Self::Params(args) => args.run(),
+            Self::Generate(args) => args.run(),
+            Self::Configs(args) => args.run(),
+            Self::Config(args) => args.run(),
+            Self::Probe(args) => args.run(),
+            Self::CoordCheck(args) => args.run(),
+            Self::Sweep(args) => args.run(),
+            Self::Compare(args) => args.run(),
+            Self::Sanity(args) => args.run(),
+            Self::Bench(args) => args.run(),
+            Self::Replay(args) => args.run(),
+            Self::Devices(args) => args.run(),
+            Self::Completions { shell } => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "unitgain", &mut script);
+                std::io::stdout().write_all(&script).map(|()| Outcome::Success).map_err(Into::into)
+            }
+        }
+    }
+}
+
 pub(crate) fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("UNITGAIN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Quiet).without_time().with_target(false).init();
-    let result = match Cli::parse().command {
-        Command::Train(args) => args.run(),
-        Command::Params(args) => args.run(),
-        Command::Generate(args) => args.run(),
-        Command::Configs(args) => args.run(),
-        Command::Config(args) => args.run(),
-        Command::Probe(args) => args.run(),
-        Command::CoordCheck(args) => args.run(),
-        Command::Sweep(args) => args.run(),
-        Command::Compare(args) => args.run(),
-        Command::Sanity(args) => args.run(),
-        Command::Bench(args) => args.run(),
-        Command::Replay(args) => args.run(),
-        Command::Devices(args) => args.run(),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "unitgain", &mut script);
-            std::io::stdout().write_all(&script).map(|()| Outcome::Success).map_err(Into::into)
-        }
-    };
+    let command = Cli::parse().command;
+    let started = if command.computes() { unitgain_train::device::threads().map(|_| ()) } else { Ok(()) };
+    let result = started.map_err(anyhow::Error::from).and_then(|()| command.run());
+    if let Some(bytes) = unitgain_train::metrics::peak_memory() {
+        tracing::debug!("the largest memory of this process was {bytes} bytes");
+    }
     match result {
         Ok(Outcome::Success) => ExitCode::SUCCESS,
         Ok(Outcome::Negative) => ExitCode::from(1),
@@ -101,7 +132,7 @@ pub(crate) fn main() -> ExitCode {
         // A reader that closed the pipe has what it wanted.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            let _ = writeln!(std::io::stderr(), "error: {e}");
+            let _ = writeln!(std::io::stderr(), "error: {}", plain(&e.to_string()));
             ExitCode::from(2)
         }
     }
@@ -118,6 +149,12 @@ impl Write for Quiet {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// A text without what a terminal obeys: keys and values that somebody wrote stand in messages.
+fn plain(text: &str) -> String {
+    let is_obeyed = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
+    text.chars().map(|c| if is_obeyed(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -9,6 +9,7 @@ use std::io::{Write, stderr};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use unitgain_train::Summary;
+use unitgain_train::memory;
 use unitgain_train::metrics::Status;
 use unitgain_train::plot::{self, Panel};
 use unitgain_train::process::command_that_goes_on;
@@ -83,12 +84,25 @@ impl Runs {
         Ok(())
     }
 
-    /// For runs in the folder `out`.
-    pub(crate) fn options(&self, out: &Path) -> anyhow::Result<Options> {
+    /// For these runs in the folder `out`: no more at once than there is memory for.
+    pub(crate) fn options<'a>(
+        &self,
+        out: &Path,
+        jobs: impl Iterator<Item = &'a Job> + Clone,
+    ) -> anyhow::Result<Options> {
+        let asked = self.jobs.map(|jobs| jobs as usize);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = jobs.clone().map(|job| job.config.threads).max().unwrap_or(0).max(1);
+        let wanted = asked.unwrap_or(cores / threads).min(jobs.clone().count()).max(1);
+        let fit = memory::at_once(jobs.map(|job| &job.config)).filter(|fit| *fit < wanted);
+        if let Some(fit) = fit {
+            let left = memory::available().map_or(String::new(), |available| format!(": {available}"));
+            tracing::warn!("{} at once, not {wanted}, since there is no memory for more{left}", fit.max(1));
+        }
         Ok(Options {
             program: std::env::current_exe()?,
             out: out.to_path_buf(),
-            jobs: self.jobs.map(|jobs| jobs as usize),
+            jobs: fit.map(|fit| fit.max(1)).or(asked),
             force: self.force,
         })
     }

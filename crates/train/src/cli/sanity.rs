@@ -2,7 +2,7 @@ use super::progress::Count;
 use super::{Outcome, table};
 use serde::Serialize;
 use std::io::Write;
-use unitgain_train::{device, sanity};
+use unitgain_train::{device, memory, sanity};
 
 /// Check norms, placements, init and depth scaling against what theory says of them
 #[derive(clap::Args)]
@@ -31,6 +31,9 @@ struct Row<'a> {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         let device = device::from_name(&self.backend)?;
+        if device::is_host(&self.backend) {
+            memory::check(sanity::MEMORY).map_err(anyhow::Error::msg)?;
+        }
         let count = Count::new(self.seeds, "seed");
         let checks = sanity::run(self.seeds, sanity::Sizes::default(), &device, &mut |_| count.inc());
         count.finish();

@@ -45,7 +45,8 @@ impl Args {
         }
         self.runs.check(sweep.plan.iter().map(|run| &run.job))?;
         let mut view = View::new(sweep.plan.len());
-        let report = sweep.run(&self.runs.options(&out)?, &mut |event| view.show(&event));
+        let report =
+            sweep.run(&self.runs.options(&out, sweep.plan.iter().map(|run| &run.job))?, &mut |event| view.show(&event));
         view.finish();
         let report = report?;
         if let Some(stop) = view.interrupted() {

@@ -14,7 +14,7 @@ pub(crate) use path::setting_of;
 
 use crate::{
     Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OnDivergence, OptimizerConfig, ScheduleConfig, Task,
-    WeightDecay, device, folder, metrics,
+    WeightDecay, device, folder, memory, metrics,
 };
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -274,7 +274,7 @@ impl RunConfig {
             Ok((config.resolved(task.vocab_size())?, task))
         })?;
         if config.threads == 0 && device::is_host(&config.backend) {
-            config.threads = rayon::current_num_threads();
+            config.threads = device::threads()?;
         }
         Ok((config, task))
     }
@@ -365,7 +365,12 @@ impl RunConfig {
         }
         self.optimizer.check().map_err(|e| below("optimizer", e))?;
         self.check_unit_decay()?;
-        self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))
+        self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))?;
+        // Before anything is made for each block, and before the data are there. What is no size at all is told by the model.
+        let model = &self.model;
+        let sizes = [model.n_layers, model.d_model, model.context, model.n_heads];
+        let others = [model.d_ff, model.head_dim, model.n_kv_heads, model.vocab_size].into_iter().flatten();
+        if sizes.into_iter().chain(others).all(|n| n <= MOST) { self.check_memory() } else { Ok(()) }
     }
 
     /// Whether there is a held-out set of the size that is asked for.
@@ -411,29 +416,9 @@ impl RunConfig {
         Ok(())
     }
 
-    /// Refuses what cannot fit: the weights with gradient and optimizer, and of the activations only
-    /// those that every backward pass needs.
+    /// Refuses a run that takes more memory than there is.
     fn check_memory(&self) -> Result<(), Error> {
-        let Some(available) = metrics::total_memory().filter(|_| device::is_host(&self.backend)) else { return Ok(()) };
-        let model = &self.model;
-        let (d, d_ff) = (model.d_model as f64, model.d_ff.unwrap_or(0) as f64);
-        let layers = model.n_layers as f64;
-        let tokens = (self.train.batch_size * model.context) as f64;
-        let heads = (model.n_heads + model.n_kv_heads.unwrap_or(0)) as f64 * model.head_dim.unwrap_or(0) as f64;
-        let weights = 16.0 * layers * (2.0 * d * heads + 2.0 * d * d_ff);
-        let activations = 4.0 * tokens * (layers * (6.0 * d + 2.0 * d_ff) + model.vocab_size.unwrap_or(0) as f64);
-        if weights + activations <= available as f64 {
-            return Ok(());
-        }
-        let problem = format!(
-            "{} sequences of {} tokens need at least {:.0} GB for a model of this size, and there are {:.0} GB; \
-             take fewer (and more train.accumulate) or a smaller model",
-            self.train.batch_size,
-            model.context,
-            (weights + activations) / 1e9,
-            available as f64 / 1e9
-        );
-        Err(Error::config("train.batch_size", problem))
+        if device::is_host(&self.backend) { memory::Need::of(self).check(self) } else { Ok(()) }
     }
 
     /// Keys whose values differ, but for those that do not change a step: what a resumed run must not

@@ -82,6 +82,17 @@ pub enum TokenizerKind {
     Char,
 }
 
+impl TokenizerKind {
+    /// Most bytes of memory that a byte of a text takes while it is read.
+    pub(crate) fn bytes_each(self) -> f64 {
+        match self {
+            Self::Byte => 1.0,
+            // Beside the text, one or two for each character; a vocabulary that needs more has long characters.
+            Self::Char => 3.0,
+        }
+    }
+}
+
 fn one() -> u64 {
     1
 }
