@@ -1,9 +1,8 @@
 //! The held-out set: a function of the data alone, so that every run is evaluated on the same tokens.
 
-use super::{Batch, Source, Task};
+use super::{Batch, Source, Task, TextTokens};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use unitgain_init::sample;
@@ -78,12 +77,12 @@ impl Task {
         let rows = (PASS / time).max(1);
         let (stream, windows) = match (&self.source, size) {
             (Source::Text(text), size) => {
-                let part = text.held_out();
-                (Some(Cow::Borrowed(part)), windows(&pieces(part.len() - 1, size), time))
+                let [_, part] = text.sizes();
+                (Some(Stream::Text(text)), windows(&pieces(part - 1, size), time))
             }
             (Source::Markov(chain), EvalTokens::Count(n)) => {
                 let stream = chain.sequence(&mut generator("stream"), n.max(time) + 1);
-                (Some(Cow::Owned(stream)), windows(std::slice::from_ref(&(0..n)), time))
+                (Some(Stream::Drawn(stream)), windows(std::slice::from_ref(&(0..n)), time))
             }
             // A configuration with `all` and a task without end is refused.
             (Source::Markov(_) | Source::Recall(_) | Source::Copy(_), size) => {
@@ -146,11 +145,27 @@ fn windows(pieces: &[Range<usize>], time: usize) -> Vec<Window> {
     pieces.iter().flat_map(of_piece).collect()
 }
 
-fn cut(stream: &[i32], windows: &[Window], time: usize) -> Batch {
+/// Tokens, one after the other.
+enum Stream<'a> {
+    Text(&'a TextTokens),
+    Drawn(Vec<i32>),
+}
+
+impl Stream<'_> {
+    fn of(&self, range: Range<usize>) -> Vec<i32> {
+        match self {
+            Self::Text(text) => text.held_out(range),
+            Self::Drawn(tokens) => tokens[range].to_vec(),
+        }
+    }
+}
+
+fn cut(stream: &Stream<'_>, windows: &[Window], time: usize) -> Batch {
     let mut batch = Batch { rows: windows.len(), time, tokens: Vec::new(), targets: Vec::new(), weights: None };
     for Window { start, .. } in windows {
-        batch.tokens.extend_from_slice(&stream[*start..start + time]);
-        batch.targets.extend_from_slice(&stream[start + 1..=start + time]);
+        let tokens = stream.of(*start..start + time + 1);
+        batch.tokens.extend_from_slice(&tokens[..time]);
+        batch.targets.extend_from_slice(&tokens[1..]);
     }
     if windows.iter().any(|window| window.asked != (0..time)) {
         let weight = |window: &Window, i| if window.asked.contains(&i) { 1.0 } else { 0.0 };
