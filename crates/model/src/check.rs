@@ -11,6 +11,8 @@ use unitgain_residual::{Branch, Placement, ScaleConfig};
 
 /// Largest size of anything: far above what can be trained, far below what overflows.
 const MOST: usize = 1 << 20;
+/// Most ranges of blocks with settings of their own: each is looked through for every block.
+const MOST_RANGES: usize = 500;
 /// Most parameters: 64 GB of weights, before gradients and optimizer.
 const MOST_PARAMETERS: f64 = 1.6e10;
 
@@ -130,6 +132,10 @@ impl ModelConfig {
     }
 
     pub(crate) fn check_blocks(&self) -> Result<(), ModelError> {
+        if self.block.len() > MOST_RANGES {
+            let problem = format!("ranges of blocks are more than {MOST_RANGES}; join those that are alike");
+            return Err(value("block", self.block.len(), problem));
+        }
         let mut taken = vec![false; self.n_layers];
         for (i, block) in self.block.iter().enumerate() {
             let [start, end] = block.range;

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 /// Most bytes of a file that a person writes: a configuration, a sweep, a comparison.
-pub(crate) const MOST_WRITTEN: u64 = 1 << 20;
+pub(crate) const MOST_WRITTEN: u64 = 512 << 10;
 
 /// The bytes of a file of at most `most` bytes.
 ///
@@ -21,13 +21,10 @@ pub(crate) fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// As there, and for a file that is not UTF-8.
 pub(crate) fn text(path: &Path, most: u64) -> Result<String, Error> {
-    let text = |bytes| {
-        String::from_utf8(bytes).map_err(|e| {
-            let at = e.utf8_error().valid_up_to();
-            io::Error::new(io::ErrorKind::InvalidData, format!("it is not valid UTF-8 at byte {at}"))
-        })
-    };
-    all(path, most).and_then(text).map_err(Error::io("read", path))
+    String::from_utf8(bytes(path, most)?).map_err(|e| {
+        let problem = format!("it is not valid UTF-8 at byte {}", e.utf8_error().valid_up_to());
+        Error::io("read", path)(io::Error::new(io::ErrorKind::InvalidData, problem))
+    })
 }
 
 /// As [`bytes`], with the system's own error.
@@ -103,7 +100,7 @@ mod tests {
         assert_eq!(all(&folder.join("b"), 4).unwrap_err().kind(), io::ErrorKind::NotFound);
         // Longer than any disk, and without a block on it.
         File::create(&path).unwrap().set_len(100 << 30).unwrap();
-        assert!(problem(&path, MOST_WRITTEN).contains("at most 1048576"));
+        assert!(problem(&path, MOST_WRITTEN).contains("at most 524288"));
         fs::remove_dir_all(folder).unwrap();
     }
 

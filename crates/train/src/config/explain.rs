@@ -106,12 +106,8 @@ fn locate<T: DeserializeOwned>(root: &Value, path: Vec<String>, message: &str) -
     // The part that is left alone with its kind and still gets the same message.
     let tag = TAGS.into_iter().find(|tag| table.contains_key(*tag));
     let same = |kept: &[&str]| {
-        let part: Table = table.iter().filter(|(key, _)| kept.contains(&key.as_str())).map(owned).collect();
-        let mut other = root.clone();
-        if let Some(slot) = at_mut(&mut other, &path) {
-            *slot = Value::Table(part);
-        }
-        said::<T>(&other).is_some_and(|said| said == message)
+        let part = kept.iter().filter_map(|key| table.get_key_value(*key)).map(owned).collect();
+        said::<T>(&alone(root, &path, part)).is_some_and(|said| said == message)
     };
     // A kind that is missing below would be missing here too.
     if !is_missing && same(&[]) {
@@ -124,6 +120,23 @@ fn locate<T: DeserializeOwned>(root: &Value, path: Vec<String>, message: &str) -
     match table.keys().find(|key| *key != tag && same(&[tag, key])) {
         Some(key) => locate::<T>(root, below(key), message),
         None => path,
+    }
+}
+
+/// `inner` at a path, and of the tables around it only what says their kind.
+fn alone(root: &Value, path: &[String], inner: Table) -> Value {
+    let Some((key, rest)) = path.split_first() else { return Value::Table(inner) };
+    match root {
+        Value::Table(table) => {
+            let tags = TAGS.iter().filter_map(|tag| table.get_key_value(*tag)).map(owned);
+            let next = table.get(key).map(|value| (key.clone(), alone(value, rest, inner)));
+            Value::Table(tags.chain(next).collect())
+        }
+        Value::Array(array) => {
+            let next = key.parse::<usize>().ok().and_then(|i| array.get(i)).map(|value| alone(value, rest, inner));
+            Value::Array(next.into_iter().collect())
+        }
+        other => other.clone(),
     }
 }
 

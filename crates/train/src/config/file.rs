@@ -5,11 +5,11 @@ use super::{RunConfig, TAGS, path, set};
 use crate::folder::is_sealed;
 use crate::{Error, read};
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use toml::de::{DeTable, DeValue};
-use toml::{Table, Value};
+use toml::de::{DeArray, DeTable, DeValue};
+use toml::{Spanned, Table, Value};
 use unitgain_model::ModelError;
 
 /// A configuration's file, whose faults are known, before settings.
@@ -142,9 +142,20 @@ fn placed(faults: Vec<Fault>, origin: &str, lines: &Lines) -> Vec<Error> {
 /// The table of a text, and the line of each key. Of a text that is not TOML all faults are told, those of unknown keys
 /// too.
 fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines), Error> {
+    if text.len() as u64 > read::MOST_WRITTEN {
+        let problem = format!("has {} bytes, more than {}", text.len(), read::MOST_WRITTEN);
+        return Err(Error::Config { origin: origin.into(), key: "configuration".into(), problem });
+    }
     let (root, errors) = DeTable::parse_recoverable(text);
+    let starts = Starts::of(text);
+    let line = |byte| starts.line(byte);
+    let root = bounded(root).map_err(|(byte, problem)| Error::Config {
+        origin: format!("{origin}:{}", line(byte)),
+        key: "tables".into(),
+        problem,
+    })?;
     let mut lines = Lines::new();
-    note(root.get_ref(), text, &mut Vec::new(), &mut lines);
+    note(root.get_ref(), &starts, &mut Vec::new(), &mut lines);
     let table: Result<Table, _> = serde::Deserialize::deserialize(toml::de::Deserializer::from(root));
     let mut errors = errors.into_iter();
     let Some(first) = errors.next() else {
@@ -153,16 +164,26 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
             Err(e) => Err(Error::Syntax { origin: origin.into(), problem: e.to_string().trim_end().into() }),
         };
     };
-    let mut all = vec![Error::Syntax { origin: origin.into(), problem: first.to_string().trim_end().into() }];
-    let at = |e: &toml::de::Error| e.span().map(|span| line(text, span.start));
-    let mut known = vec![at(&first)];
+    let shown = first.to_string();
+    let problem = match (shown.len() <= LONGEST_SHOWN, first.span()) {
+        // It has no place of its own.
+        _ if first.message() == "recursion limit" => format!("a key has more than {MOST_LEVELS} parts"),
+        (true, _) | (false, None) => shown.trim_end().into(),
+        (false, Some(span)) => format!("line {}: {}", line(span.start), first.message()),
+    };
+    let mut all = vec![Error::Syntax { origin: origin.into(), problem }];
+    let at = |e: &toml::de::Error| e.span().map(|span| line(span.start));
+    let mut known = BTreeSet::from([at(&first)]);
     for error in errors {
+        if all.len() >= explain::MOST_FAULTS {
+            break;
+        }
         // What follows in the same line is most likely a consequence.
         let line = at(&error);
-        if let Some(n) = line.filter(|_| !known.contains(&line)) {
+        let is_new = known.insert(line);
+        if let Some(n) = line.filter(|_| is_new) {
             all.push(Error::Syntax { origin: format!("{origin}:{n}"), problem: error.message().into() });
         }
-        known.push(line);
     }
     let faults = table.ok().and_then(|table| explain::read::<T>(&mut Value::Table(table)).err()).unwrap_or_default();
     // A line that is no `key = value` has no key.
@@ -176,28 +197,116 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
     Err(Error::several(all))
 }
 
-/// The number of the line of a byte.
-fn line(text: &str, byte: usize) -> usize {
-    1 + text.as_bytes().iter().take(byte).filter(|b| **b == b'\n').count()
+/// Longest message of the parser that is told as it is, with the line that it is about.
+const LONGEST_SHOWN: usize = 1000;
+/// Most levels of tables and arrays in each other, those of a dotted key included: a configuration has 5, and what reads one
+/// calls itself for each.
+pub(super) const MOST_LEVELS: usize = 32;
+/// Most keys of a table.
+const MOST_KEYS: usize = 1000;
+/// Most tables, each of which takes far more memory than its text.
+const MOST_TABLES: usize = 20_000;
+
+/// A table that is safe to walk; else the byte where it is not, and why.
+pub(super) fn bounded(root: Spanned<DeTable<'_>>) -> Result<Spanned<DeTable<'_>>, (usize, String)> {
+    match excess(root.get_ref()) {
+        None => Ok(root),
+        Some(excess) => {
+            // Value by value: a deep one would be dropped by as many calls in each other.
+            let mut rest = vec![DeValue::Table(root.into_inner())];
+            while let Some(value) = rest.pop() {
+                match value {
+                    DeValue::Table(table) => rest.extend(table.into_iter().map(|(_, value)| value.into_inner())),
+                    DeValue::Array(array) => rest.extend(array.into_iter().map(Spanned::into_inner)),
+                    DeValue::String(_)
+                    | DeValue::Integer(_)
+                    | DeValue::Float(_)
+                    | DeValue::Boolean(_)
+                    | DeValue::Datetime(_) => {}
+                }
+            }
+            Err(excess)
+        }
+    }
 }
 
-fn note(table: &DeTable<'_>, text: &str, path: &mut Vec<String>, lines: &mut Lines) {
+/// The first byte where there are too many levels, keys or tables, and which.
+fn excess(root: &DeTable<'_>) -> Option<(usize, String)> {
+    enum Holder<'a, 'i> {
+        Table(&'a DeTable<'i>),
+        Array(&'a DeArray<'i>),
+    }
+    let mut tables = 0usize;
+    let mut rest = vec![(0, 1, Holder::Table(root))];
+    while let Some((byte, level, next)) = rest.pop() {
+        if level > MOST_LEVELS {
+            let problem = format!("are more than {MOST_LEVELS} levels deep, arrays and dots of keys included");
+            return Some((byte, problem));
+        }
+        let values: Box<dyn Iterator<Item = &Spanned<DeValue<'_>>>> = match next {
+            Holder::Table(table) if table.len() > MOST_KEYS => {
+                return Some((byte, format!("one has {} keys, more than {MOST_KEYS}", table.len())));
+            }
+            Holder::Table(table) => {
+                tables += 1;
+                Box::new(table.values())
+            }
+            Holder::Array(array) => Box::new(array.iter()),
+        };
+        for value in values {
+            let byte = value.span().start;
+            match value.get_ref() {
+                DeValue::Table(table) => rest.push((byte, level + 1, Holder::Table(table))),
+                DeValue::Array(array) => rest.push((byte, level + 1, Holder::Array(array))),
+                DeValue::String(_)
+                | DeValue::Integer(_)
+                | DeValue::Float(_)
+                | DeValue::Boolean(_)
+                | DeValue::Datetime(_) => {}
+            }
+        }
+        if tables > MOST_TABLES {
+            return Some((byte, format!("are more than {MOST_TABLES}")));
+        }
+    }
+    None
+}
+
+/// Where the lines of a text start.
+struct Starts(Vec<usize>);
+
+impl Starts {
+    fn of(text: &str) -> Self {
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        Self(std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect())
+    }
+
+    /// The number of the line of a byte.
+    fn line(&self, byte: usize) -> usize {
+        self.0.partition_point(|start| *start <= byte)
+    }
+}
+
+/// Elements of an array whose lines are noted; those of the others are that of the array.
+const MOST_NOTED: usize = 1000;
+
+fn note(table: &DeTable<'_>, starts: &Starts, path: &mut Vec<String>, lines: &mut Lines) {
     for (key, value) in table {
         path.push(key.get_ref().to_string());
-        lines.insert(path.clone(), line(text, key.span().start));
-        note_value(value.get_ref(), text, path, lines);
+        lines.insert(path.clone(), starts.line(key.span().start));
+        note_value(value.get_ref(), starts, path, lines);
         path.pop();
     }
 }
 
-fn note_value(value: &DeValue<'_>, text: &str, path: &mut Vec<String>, lines: &mut Lines) {
+fn note_value(value: &DeValue<'_>, starts: &Starts, path: &mut Vec<String>, lines: &mut Lines) {
     match value {
-        DeValue::Table(table) => note(table, text, path, lines),
+        DeValue::Table(table) => note(table, starts, path, lines),
         DeValue::Array(array) => {
-            for (i, element) in array.iter().enumerate() {
+            for (i, element) in array.iter().take(MOST_NOTED).enumerate() {
                 path.push(i.to_string());
-                lines.insert(path.clone(), line(text, element.span().start));
-                note_value(element.get_ref(), text, path, lines);
+                lines.insert(path.clone(), starts.line(element.span().start));
+                note_value(element.get_ref(), starts, path, lines);
                 path.pop();
             }
         }
@@ -298,6 +407,7 @@ impl ConfigFile {
         if let Ok(config) = <RunConfig as serde::Deserialize>::deserialize(root) {
             errors.extend(RunConfig { written, ..config }.own_faults());
         }
+        errors.truncate(explain::MOST_FAULTS);
         Err(Error::several(errors))
     }
 }

@@ -1,8 +1,11 @@
 //! `--set key.path=value`.
 
+use super::file::{MOST_LEVELS, bounded};
 use super::path::PATHS;
 use super::{RunConfig, TAGS};
 use crate::Error;
+use serde::Deserialize;
+use toml::de::{DeTable, Deserializer};
 use toml::{Table, Value};
 
 /// The key of a `key.path=value` setting.
@@ -24,6 +27,10 @@ pub(super) fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
     let keys: Vec<&str> = path.split('.').map(str::trim).collect();
     if keys.iter().any(|key| key.is_empty()) {
         return Err(error(path, "has an empty part; write --set key.path=value".into()));
+    }
+    if keys.len() > MOST_LEVELS {
+        let start: String = path.chars().take(40).collect();
+        return Err(error(&format!("{start}.."), format!("has {} parts, more than {MOST_LEVELS}", keys.len())));
     }
     let (last, parents) = keys.split_last().unwrap_or((&"", &[]));
 
@@ -90,7 +97,10 @@ impl<'a> Holder<'a> {
 
 fn parse_value(raw: &str) -> Value {
     // In brackets, so that what TOML would take for a comment is no value.
-    let parsed = toml::from_str::<Table>(&format!("value = [{raw}]")).ok().filter(|table| table.len() == 1);
+    let text = format!("value = [{raw}]");
+    let read = |root| Table::deserialize(Deserializer::from(root)).ok();
+    let parsed = DeTable::parse(&text).ok().and_then(|root| bounded(root).ok()).and_then(read);
+    let parsed = parsed.filter(|table| table.len() == 1);
     match parsed.and_then(|mut table| table.remove("value")) {
         Some(Value::Array(mut all)) if all.len() == 1 && !raw.ends_with(',') => all.remove(0),
         Some(_) | None => Value::String(raw.into()),

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::config::{deserialize, read};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 use unitgain_model::shorthand;
@@ -130,10 +131,9 @@ impl SweepConfig {
             if values.is_empty() {
                 return Err(error(&at, "has no value; an axis needs at least one".into()));
             }
-            for (i, value) in values.iter().enumerate() {
-                if values[..i].iter().any(|earlier| same(earlier, value)) {
-                    return Err(error(&at, format!("{value} is there twice; take one away")));
-                }
+            let mut earlier = HashSet::new();
+            if let Some(value) = values.iter().find(|value| !earlier.insert(identity(value))) {
+                return Err(error(&at, format!("{value} is there twice; take one away")));
             }
             if key == LR && !values.iter().all(|value| number(value).is_some_and(|lr| lr > 0.0)) {
                 return Err(error(&at, "must be numbers above 0".into()));
@@ -193,11 +193,10 @@ pub(super) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-fn same(a: &Value, b: &Value) -> bool {
-    match (number(a), number(b)) {
-        (Some(a), Some(b)) => a == b,
-        (Some(_), None) | (None, Some(_)) | (None, None) => a == b,
-    }
+/// The same text for the same value: a whole number is also a float.
+fn identity(value: &Value) -> String {
+    // Negative zero is zero.
+    number(value).map_or_else(|| value.to_string(), |x| format!("{:?}", x + 0.0))
 }
 
 #[cfg(test)]
