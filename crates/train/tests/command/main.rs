@@ -1,6 +1,8 @@
 //! The `unitgain` command as a person uses it.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+#[cfg(target_os = "linux")]
+mod bounds;
 mod catalogue;
 mod config;
 #[cfg(unix)]
@@ -9,6 +11,8 @@ mod crash;
 mod damage;
 #[cfg(unix)]
 mod signals;
+#[cfg(target_os = "linux")]
+mod random;
 mod speed;
 mod sweep;
 #[cfg(target_os = "linux")]
