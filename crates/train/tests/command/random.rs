@@ -295,6 +295,9 @@ fn random_configurations_end_with_a_code_and_a_message_with_every_command() {
                         let code = ended.code.map_or("killed".into(), |code| format!("exit code {code}"));
                         let command = said.split(' ').next().unwrap_or_default();
                         *tally.lock().unwrap().entry(format!("{command}, {code}")).or_default() += 1;
+                        if ended.was_killed {
+                            println!("seed {}: ended after {LONGEST:?}: {said:?}", first + index);
+                        }
                         if let Some(fault) = fault(&ended, command == "generate") {
                             let (out, err) = (&ended.out, &ended.err);
                             let end = |text: &str| {
