@@ -307,7 +307,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for a model of another parametrization or base model, under which the same weights compute
-    /// something else; and it names tensors that are missing, unknown, or of another shape.
+    /// something else; for a vocabulary of another size than the model's; and it names tensors that are missing, unknown,
+    /// or of another shape.
     pub fn load_model(&self, model: Transformer, table: &ParamTable) -> Result<Transformer, Error> {
         let (there, here) = (self.config.model.parametrization, table.parametrization());
         if there != here {
@@ -317,6 +318,15 @@ impl Checkpoint {
                  configuration",
                 shown(there),
                 shown(here)
+            );
+            return Err(Error::Checkpoint { path: self.path.clone(), problem });
+        }
+        let (known, own) = (self.position.tokenizer.vocab_size(), self.config.model.vocab_size);
+        if own.is_some_and(|own| own != known) {
+            let problem = format!(
+                "its vocabulary has {known} tokens, and model.vocab_size of its configuration is {}: it is damaged, or was \
+                 changed; delete it to use the one before",
+                own.unwrap_or_default()
             );
             return Err(Error::Checkpoint { path: self.path.clone(), problem });
         }

@@ -42,13 +42,18 @@ pub struct Writer {
     /// How its tokens are written.
     pub tokenizer: Tokenizer,
     context: usize,
+    /// Number of its tokens.
+    vocab_size: usize,
+    /// Steps that it was trained for.
+    step: usize,
 }
 
 impl Writer {
     /// Loads the newest checkpoint of a run folder.
     ///
     /// # Errors
-    /// As [`Checkpoint::newest`], [`Error::Device`], and [`Error::Generate`] for a norm over the sequence.
+    /// As [`Checkpoint::newest`] and [`Checkpoint::load_model`], [`Error::Device`], and [`Error::Generate`] for a norm
+    /// over the sequence.
     pub fn open(run: &Path, backend: &str) -> Result<Self, Error> {
         let device = device::from_name(backend)?;
         let checkpoint = Checkpoint::newest(run)?;
@@ -66,7 +71,15 @@ impl Writer {
         let (model, table) = config.model.build(config.seed, &device)?;
         let model = model.with_precision(config.train.precision);
         let model = checkpoint.load_model(model, &table)?;
-        Ok(Self { model, device, tokenizer: checkpoint.position.tokenizer.clone(), context: config.model.context })
+        let tokenizer = checkpoint.position.tokenizer.clone();
+        Ok(Self {
+            model,
+            device,
+            vocab_size: tokenizer.vocab_size(),
+            tokenizer,
+            context: config.model.context,
+            step: checkpoint.position.step,
+        })
     }
 
     /// Continues `prompt` by `n` tokens, telling `on_token` each, until it breaks off.
@@ -75,7 +88,8 @@ impl Writer {
     /// filled anew with the last half of it.
     ///
     /// # Errors
-    /// [`Error::Generate`] for an empty prompt or settings out of range.
+    /// [`Error::Generate`] for an empty prompt, a token that is not in the vocabulary, settings out of range, and logits
+    /// that are not finite: those of a model that diverged, from which no token can be drawn.
     pub fn write(
         &self,
         prompt: &[i32],
@@ -85,6 +99,14 @@ impl Writer {
     ) -> Result<Vec<i32>, Error> {
         if prompt.is_empty() {
             return Err(Error::Generate("the prompt has no token; give at least one with --prompt".into()));
+        }
+        let is_known = |token: &i32| usize::try_from(*token).is_ok_and(|token| token < self.vocab_size);
+        if let Some(token) = prompt.iter().find(|token| !is_known(token)) {
+            let problem = format!(
+                "the prompt's token {token} is not in the vocabulary, whose tokens are 0 to {}",
+                self.vocab_size - 1
+            );
+            return Err(Error::Generate(problem));
         }
         sampling.check()?;
         let mut rng = sample::stream(sampling.seed, "generate");
@@ -100,7 +122,14 @@ impl Writer {
             } else {
                 all[all.len() - 1..].to_vec()
             };
-            let token = choose(&self.logits(&unseen, &mut cache), sampling, &mut rng);
+            let token = choose(&self.logits(&unseen, &mut cache), sampling, &mut rng).ok_or_else(|| {
+                Error::Generate(format!(
+                    "the checkpoint of step {} gives logits that are not finite, from which no token can be drawn: the model \
+                     diverged. Delete that checkpoint to generate from the one before, or train again with a lower \
+                     optimizer.lr",
+                    self.step
+                ))
+            })?;
             all.push(token);
             if on_token(token).is_break() {
                 break;
@@ -119,16 +148,21 @@ impl Writer {
     }
 }
 
-fn choose(logits: &[f32], sampling: Sampling, rng: &mut ChaCha8Rng) -> i32 {
+/// A token, drawn from the softmax of the logits; None where one of them is not finite, or there is none.
+fn choose(logits: &[f32], sampling: Sampling, rng: &mut ChaCha8Rng) -> Option<i32> {
+    if !logits.iter().all(|logit| logit.is_finite()) {
+        return None;
+    }
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    let likeliest = *order.first()?;
     if sampling.temperature == 0.0 {
-        return order[0] as i32;
+        return i32::try_from(likeliest).ok();
     }
     if sampling.top_k > 0 {
         order.truncate(sampling.top_k);
     }
-    let largest = f64::from(logits[order[0]]);
+    let largest = f64::from(logits[likeliest]);
     let weight = |&i: &usize| ((f64::from(logits[i]) - largest) / sampling.temperature).exp();
     let total: f64 = order.iter().map(weight).sum();
     let uniform: f64 = StandardUniform.sample(rng);
@@ -136,10 +170,11 @@ fn choose(logits: &[f32], sampling: Sampling, rng: &mut ChaCha8Rng) -> i32 {
     for i in &order {
         rest -= weight(i);
         if rest < 0.0 {
-            return *i as i32;
+            return i32::try_from(*i).ok();
         }
     }
-    order[order.len() - 1] as i32
+    // Rounding can leave a rest behind the last.
+    order.last().and_then(|i| i32::try_from(*i).ok())
 }
 
 #[cfg(test)]
@@ -152,7 +187,7 @@ mod tests {
         let count = |sampling: Sampling| {
             let mut rng = sample::stream(sampling.seed, "test");
             let mut counts = [0usize; 4];
-            (0..20_000).for_each(|_| counts[choose(&logits, sampling, &mut rng) as usize] += 1);
+            (0..20_000).for_each(|_| counts[choose(&logits, sampling, &mut rng).unwrap() as usize] += 1);
             counts
         };
         let top2 = count(Sampling { temperature: 2.0, top_k: 2, seed: 1 });
@@ -161,5 +196,35 @@ mod tests {
         let want = 1.0 / (1.0 + (-0.5f64).exp());
         assert!((share - want).abs() < 0.02, "{share} is not {want}");
         assert_eq!(count(Sampling { temperature: 0.0, top_k: 0, seed: 1 })[2], 20_000);
+        for top_k in [4, 5, usize::MAX] {
+            let sampling = Sampling { temperature: 2.0, top_k, seed: 1 };
+            assert_eq!(count(sampling), count(Sampling { top_k: 0, ..sampling }), "as many as there are");
+        }
+    }
+
+    #[test]
+    fn nothing_is_drawn_from_what_is_not_finite() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in 0..3 {
+                let mut logits = [0.0f32, 1.0, 2.0];
+                logits[at] = bad;
+                for temperature in [0.0, 1.0] {
+                    let mut rng = sample::stream(1, "test");
+                    let chosen = choose(&logits, Sampling { temperature, top_k: 1, seed: 1 }, &mut rng);
+                    assert_eq!(chosen, None, "{logits:?}");
+                }
+            }
+        }
+        assert_eq!(choose(&[], Sampling { temperature: 0.0, top_k: 0, seed: 1 }, &mut sample::stream(1, "test")), None);
+    }
+
+    /// The largest and the smallest temperature that a number can be.
+    #[test]
+    fn every_temperature_chooses_a_token() {
+        for temperature in [f64::MIN_POSITIVE, 5e-324, f64::MAX] {
+            let mut rng = sample::stream(1, "test");
+            let chosen = choose(&[f32::MIN, f32::MAX, 0.0], Sampling { temperature, top_k: 0, seed: 1 }, &mut rng);
+            assert!(chosen.is_some_and(|token| (0..3).contains(&token)), "{temperature:e}: {chosen:?}");
+        }
     }
 }

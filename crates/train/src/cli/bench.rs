@@ -1,6 +1,6 @@
 use super::overrides::Overrides;
 use super::progress::Count;
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -44,10 +44,10 @@ impl Args {
         let count = Count::new(rounds, "round");
         let (measured, machine) = bench::run(&configs, effort, &mut || count.inc())?;
         count.finish();
-        let mut out = std::io::stdout();
+        let mut out = printable::out();
         if self.json {
             let report = json!({ "configurations": measured, "machine": machine, "threads": threads });
-            writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+            writeln!(printable::raw(), "{}", serde_json::to_string_pretty(&report)?)?;
             return Ok(Outcome::Success);
         }
         let header = [

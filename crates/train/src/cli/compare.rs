@@ -1,5 +1,5 @@
 use super::runs::{Runs, View};
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use unitgain_train::compare::{Compared, Comparison, Report};
@@ -85,7 +85,7 @@ fn print(report: &Report) -> anyhow::Result<()> {
     let tokens = tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
     let floor = report.floor.map_or(String::new(), |floor| format!("; floor {floor:.4}"));
     let on = report.eval_tokens.map_or(String::new(), |n| format!("; losses of {n} held-out tokens"));
-    let mut out = std::io::stdout();
+    let mut out = printable::out();
     writeln!(out, "\nafter {steps} steps{tokens}, seeds {:?}{on}{floor}", report.seeds)?;
     let keys = |follows| {
         let own = report.differs_in.iter().filter(|difference| difference.follows == follows);

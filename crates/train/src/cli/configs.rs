@@ -1,4 +1,4 @@
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use std::io::Write;
 use unitgain_model::{
     Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme, WeightNormConfig,
@@ -55,7 +55,7 @@ impl Args {
         }
         for (i, (_, key, variants)) in chosen.into_iter().enumerate() {
             if i > 0 {
-                writeln!(std::io::stdout())?;
+                writeln!(printable::out())?;
             }
             let rows: Vec<Vec<String>> =
                 variants.iter().map(|(n, f, s)| vec![(*n).into(), (*f).into(), (*s).into()]).collect();

@@ -1,6 +1,6 @@
 use super::overrides::Overrides;
 use super::progress::Count;
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
@@ -66,13 +66,13 @@ impl Args {
         }
         let (conclusion, targets) = (report.conclusion(), report.targets);
         let passed = conclusion == Conclusion::Holds;
-        let mut out = std::io::stdout();
+        let mut out = printable::out();
         if self.json {
             let report = json!({
                 "axis": axis, "sizes": options.sizes, "layers": layers, "targets": targets, "conclusion": conclusion,
                 "said": report.said(&options), "passed": passed,
             });
-            writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+            writeln!(printable::raw(), "{}", serde_json::to_string_pretty(&report)?)?;
         } else {
             print(layers, &options)?;
             writeln!(out, "\n{}. The steps are without weight decay.", report.said(&options))?;

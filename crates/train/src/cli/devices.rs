@@ -1,4 +1,4 @@
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use serde::Serialize;
 use std::io::Write;
 use unitgain_train::device::{self, Found};
@@ -36,9 +36,8 @@ impl Args {
                 Err(problem) => rows.push(row(None, Some(problem))),
             }
         }
-        let mut out = std::io::stdout();
         if self.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+            writeln!(printable::raw(), "{}", serde_json::to_string_pretty(&rows)?)?;
             return Ok(Outcome::Success);
         }
         let cells: Vec<Vec<String>> = rows

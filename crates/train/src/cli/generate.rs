@@ -1,5 +1,5 @@
-use super::Outcome;
-use std::io::{Write, stdout};
+use super::{Outcome, printable};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use unitgain_train::generate::{Sampling, Writer};
@@ -24,6 +24,10 @@ pub(crate) struct Args {
     /// Choose among the K most likely tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: usize,
+    /// Write control characters as they are. A text may hold some, which a terminal obeys; without this, those other than
+    /// line breaks and tabs are written as escapes such as \u{1b}
+    #[arg(long)]
+    raw: bool,
     /// Seed of the choice
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -38,12 +42,12 @@ impl Args {
         sampling.check()?;
         let writer = Writer::open(&self.run, &self.backend)?;
         let prompt = writer.tokenizer.encode(&self.prompt.unwrap_or_else(|| writer.tokenizer.default_prompt()))?;
-        let mut out = stdout().lock();
+        let mut out: Box<dyn Write> = if self.raw { Box::new(printable::raw()) } else { Box::new(printable::out()) };
         let mut pending = prompt.clone();
         let mut show = |pending: &mut Vec<i32>, is_last: bool| {
             let text = writer.tokenizer.decode(pending);
-            // A character whose bytes are not all there yet waits for the rest.
-            if text.ends_with('\u{fffd}') && !is_last {
+            // A character whose bytes are not all there yet waits for the rest, of which there are four at most.
+            if text.ends_with('\u{fffd}') && pending.len() < 4 && !is_last {
                 return Ok(());
             }
             pending.clear();
@@ -51,14 +55,15 @@ impl Args {
         };
         show(&mut pending, false)?;
         let mut shown = Ok(());
-        writer.write(&prompt, self.tokens, sampling, &mut |token| {
+        let written = writer.write(&prompt, self.tokens, sampling, &mut |token| {
             pending.push(token);
             shown = show(&mut pending, false);
             if shown.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
+        });
         shown?;
         show(&mut pending, true)?;
         writeln!(out)?;
+        written?;
         Ok(Outcome::Success)
     }
 }

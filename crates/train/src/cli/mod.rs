@@ -9,6 +9,7 @@ mod devices;
 mod generate;
 mod overrides;
 mod params;
+mod printable;
 mod probe;
 mod progress;
 mod replay;
@@ -110,7 +111,7 @@ impl Command {
             Self::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "unitgain", &mut script);
-                std::io::stdout().write_all(&script).map(|()| Outcome::Success).map_err(Into::into)
+                printable::raw().write_all(&script).map(|()| Outcome::Success).map_err(Into::into)
             }
         }
     }
@@ -119,7 +120,16 @@ impl Command {
 pub(crate) fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("UNITGAIN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Quiet).without_time().with_target(false).init();
-    let command = Cli::parse().command;
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() => {
+            let _ = writeln!(printable::err(), "{}", printable::message(&e.render().to_string()));
+            return ExitCode::from(2);
+        }
+        // Help and version.
+        Err(e) => return e.print().map_or(ExitCode::from(2), |()| ExitCode::SUCCESS),
+    };
+    let command = cli.command;
     let started = if command.computes() { unitgain_train::device::threads().map(|_| ()) } else { Ok(()) };
     let result = started.map_err(anyhow::Error::from).and_then(|()| command.run());
     if let Some(bytes) = unitgain_train::metrics::peak_memory() {
@@ -132,7 +142,7 @@ pub(crate) fn main() -> ExitCode {
         // A reader that closed the pipe has what it wanted.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            let _ = writeln!(std::io::stderr(), "error: {}", plain(&e.to_string()));
+            let _ = writeln!(printable::err(), "{}", printable::message(&format!("error: {e}")));
             ExitCode::from(2)
         }
     }
@@ -143,7 +153,8 @@ struct Quiet;
 
 impl Write for Quiet {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        let _ = progress::aside(|| std::io::stderr().write_all(text));
+        let shown = printable::message(&String::from_utf8_lossy(text));
+        let _ = progress::aside(|| writeln!(printable::err(), "{shown}"));
         Ok(text.len())
     }
     fn flush(&mut self) -> std::io::Result<()> {

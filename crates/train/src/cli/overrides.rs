@@ -1,4 +1,5 @@
-use std::io::{Write, stderr};
+use super::printable;
+use std::io::Write;
 use std::path::Path;
 use unitgain_train::{RunConfig, device, self_test};
 
@@ -43,10 +44,11 @@ impl Overrides {
         let mut started = false;
         self_test::ensure(backend, &mut |check| {
             if !std::mem::replace(&mut started, true) {
-                let _ = writeln!(stderr(), "comparing {backend} with the CPU (once for each device and driver) ..");
+                let _ =
+                    writeln!(printable::err(), "comparing {backend} with the CPU (once for each device and driver) ..");
             }
             let verdict = if check.passed() { "as on the CPU" } else { "WRONG" };
-            let _ = writeln!(stderr(), "  {}: {verdict}", check.operation);
+            let _ = writeln!(printable::err(), "  {}: {verdict}", check.operation);
         })?;
         Ok(())
     }

@@ -1,5 +1,5 @@
 use super::overrides::Overrides;
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -70,8 +70,7 @@ impl Args {
             })
             .collect();
         if self.json {
-            let mut out = std::io::stdout().lock();
-            writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+            writeln!(printable::raw(), "{}", serde_json::to_string_pretty(&rows)?)?;
             return Ok(Outcome::Success);
         }
         if self.full {
@@ -79,7 +78,7 @@ impl Args {
         } else {
             print_roles(&rows)?;
         }
-        let mut out = std::io::stdout().lock();
+        let mut out = printable::out();
         let trainable = trainer.table.iter().filter(|entry| entry.role().is_trainable()).count();
         write!(out, "{} parameters in {trainable} tensors", trainer.table.elements())?;
         let statistics = rows.len() - trainable;

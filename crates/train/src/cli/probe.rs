@@ -1,6 +1,6 @@
 use super::overrides::Overrides;
 use super::progress::Count;
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -205,9 +205,9 @@ impl Args {
         if let Some(path) = &self.plot {
             plot::write(path, &panels(&probed, several))?;
         }
-        let mut out = std::io::stdout();
+        let mut out = printable::out();
         if self.json {
-            writeln!(out, "{}", serde_json::to_string_pretty(&probed)?)?;
+            writeln!(printable::raw(), "{}", serde_json::to_string_pretty(&probed)?)?;
             return Ok(outcome);
         }
         if several == [false; 2] {
@@ -235,7 +235,7 @@ impl Args {
 }
 
 fn blocks(job: &Probed) -> anyhow::Result<()> {
-    let mut out = std::io::stdout();
+    let mut out = printable::out();
     writeln!(out, "{}", job.title())?;
     let header = [
         "block",
@@ -308,7 +308,7 @@ fn spectra(job: &Probed) -> anyhow::Result<()> {
         .collect();
     let header = ["weights", "count", "largest singular value", "smallest", "stable rank"];
     table::print(&header, &rows, &[1, 2, 3, 4])?;
-    writeln!(std::io::stdout())?;
+    writeln!(printable::out())?;
     Ok(())
 }
 
@@ -368,7 +368,7 @@ fn summary(probed: &[Probed], several: [bool; 2]) -> anyhow::Result<()> {
         if rows.is_empty() {
             continue;
         }
-        writeln!(std::io::stdout(), "\nexponents over {what}")?;
+        writeln!(printable::out(), "\nexponents over {what}")?;
         let header = ["model", "last stream rms", "first gradient", "last gradient", "last / first"];
         table::print(&header, &rows, &[1, 2, 3, 4])?;
     }

@@ -2,8 +2,11 @@
 //! indicatif decides (no pipe, no `TERM=dumb`), and plain counts elsewhere. Lines that are a command's result are on
 //! standard output always, and a bar stands aside for them.
 
+use super::printable;
 use indicatif::{ProgressBar, ProgressStyle, WeakProgressBar};
-use std::io::{Write, stderr, stdout};
+use std::io::Write;
+#[cfg(unix)]
+use std::io::stdout;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -53,7 +56,7 @@ pub(crate) fn aside<R>(write: impl FnOnce() -> R) -> R {
 
 /// A line on standard output, which a closed pipe may swallow: the work goes on.
 pub(crate) fn line(text: &str) {
-    let _ = aside(|| writeln!(stdout(), "{text}"));
+    let _ = aside(|| writeln!(printable::out(), "{}", printable::message(text)));
 }
 
 /// Counts what is done: by a bar, or by about ten plain lines on standard error.
@@ -82,7 +85,7 @@ impl Count {
         let length = self.bar.length().unwrap_or(0).max(1);
         let tenths = 10 * done / length;
         if self.bar.is_hidden() && self.told.fetch_max(tenths, Ordering::Relaxed) < tenths {
-            let _ = writeln!(stderr(), "{} {done}/{length}", self.what);
+            let _ = writeln!(printable::err(), "{} {done}/{length}", self.what);
         }
     }
 

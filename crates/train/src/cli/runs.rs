@@ -1,11 +1,11 @@
 //! What commands of many runs share.
 
 use super::overrides::Overrides;
-use super::progress;
 use super::stop::Stop;
+use super::{printable, progress};
 use indicatif::ProgressBar;
 use std::collections::BTreeSet;
-use std::io::{Write, stderr};
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use unitgain_train::Summary;
@@ -64,7 +64,7 @@ impl Runs {
         panels: impl FnOnce() -> Vec<Panel>,
     ) -> anyhow::Result<()> {
         if self.json {
-            writeln!(std::io::stdout(), "{}", json())?;
+            writeln!(printable::raw(), "{}", json())?;
         } else {
             print()?;
         }
@@ -79,7 +79,7 @@ impl Runs {
         if !self.json {
             let [table, plot] =
                 ["json", "svg"].map(|ending| out.join(format!("{name}.{ending}")).display().to_string());
-            writeln!(std::io::stdout(), "\ntable: {table}\nplot:  {plot}")?;
+            writeln!(printable::out(), "\ntable: {table}\nplot:  {plot}")?;
         }
         Ok(())
     }
@@ -144,7 +144,8 @@ impl View {
                 self.diverged += usize::from(summary.status == Status::Diverged);
                 self.earlier += usize::from(*earlier);
                 if !*earlier && self.bar.is_hidden() {
-                    let _ = writeln!(stderr(), "{}/{}  {run}  {}", self.ended, self.runs, describe(summary));
+                    let line = format!("{}/{}  {run}  {}", self.ended, self.runs, describe(summary));
+                    let _ = writeln!(printable::err(), "{}", printable::message(&line));
                 }
             }
         }
@@ -169,7 +170,7 @@ impl View {
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
         if self.earlier > 0 {
-            let _ = writeln!(stderr(), "{} of {} runs were there already", self.earlier, self.runs);
+            let _ = writeln!(printable::err(), "{} of {} runs were there already", self.earlier, self.runs);
         }
     }
 }

@@ -1,5 +1,5 @@
 use super::progress::Count;
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use serde::Serialize;
 use std::io::Write;
 use unitgain_train::{device, memory, sanity};
@@ -38,13 +38,13 @@ impl Args {
         let checks = sanity::run(self.seeds, sanity::Sizes::default(), &device, &mut |_| count.inc());
         count.finish();
         let passed = checks.iter().filter(|check| check.passed()).count();
-        let mut out = std::io::stdout();
+        let mut out = printable::out();
         if self.json {
             let rows: Vec<_> = checks
                 .iter()
                 .map(|check| Row { check, mean: check.mean(), std: check.std(), passed: check.passed() })
                 .collect();
-            writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+            writeln!(printable::raw(), "{}", serde_json::to_string_pretty(&rows)?)?;
         } else {
             let cells: Vec<Vec<String>> = checks.iter().map(cells).collect();
             let header = ["", "quantity", "expected", "measured", "+-", "least", "most", "verdict"];

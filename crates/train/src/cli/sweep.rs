@@ -1,5 +1,5 @@
 use super::runs::{Runs, View};
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use unitgain_train::metrics::Status;
@@ -73,7 +73,7 @@ fn print_plan(sweep: &Sweep, out: &Path, is_json: bool) -> anyhow::Result<()> {
             serde_json::json!({ "name": run.job.name, "settings": settings, "status": status })
         };
         let runs: Vec<_> = sweep.plan.iter().zip(&ended).map(run).collect();
-        writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&runs)?)?;
+        writeln!(printable::raw(), "{}", serde_json::to_string_pretty(&runs)?)?;
         return Ok(());
     }
     let mut header = vec!["run"];
@@ -96,12 +96,12 @@ fn print_plan(sweep: &Sweep, out: &Path, is_json: bool) -> anyhow::Result<()> {
         .collect();
     table::print(&header, &rows, &(1..=axes.len()).collect::<Vec<_>>())?;
     let there = ended.iter().flatten().count();
-    writeln!(std::io::stdout(), "\n{} runs, {there} of them already in {}", rows.len(), out.display())?;
+    writeln!(printable::out(), "\n{} runs, {there} of them already in {}", rows.len(), out.display())?;
     Ok(())
 }
 
 fn print(report: &Report) -> anyhow::Result<()> {
-    let mut out = std::io::stdout();
+    let mut out = printable::out();
     if let Some(horizon) = report.horizon {
         writeln!(out, "{} runs of {} steps, {} tokens\n", report.runs.len(), horizon.steps, horizon.tokens)?;
     }

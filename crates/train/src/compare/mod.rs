@@ -10,9 +10,9 @@ pub use report::{Compared, OfSeed, Report};
 use crate::config::changed_keys;
 use crate::files::{self, write_atomically};
 use crate::sweep::{Folder, Job, Mark, OnEvent, Options, Resolver, file_safe};
-use crate::{Error, RunConfig, metrics, plot};
+use crate::{Error, Record, RunConfig, metrics, plot};
 use report::Run;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// Configurations whose every run was checked.
@@ -108,7 +108,9 @@ impl Comparison {
         let ended = folder.make(&self.jobs, on_event)?;
         let mut runs = Vec::with_capacity(self.jobs.len());
         for (job, summary) in self.jobs.iter().zip(ended.summaries) {
-            let records = if summary.is_some() { metrics::read(&folder.run(&job.name))? } else { Vec::new() };
+            let run = folder.run(&job.name);
+            let records = if summary.is_some() { metrics::read(&run)? } else { Vec::new() };
+            check_blocks(&records, job.config.model.n_layers, &run)?;
             runs.push(Run { summary, records });
         }
         let configs: Vec<(String, &[Run])> =
@@ -120,6 +122,18 @@ impl Comparison {
             None => plot::write(&options.out.join("compare.svg"), &report.panels()).map(|()| report),
         }
     }
+}
+
+/// Refuses records of a model with another number of blocks than the run's.
+fn check_blocks(records: &[Record], blocks: usize, run: &Path) -> Result<(), Error> {
+    let Some(record) = records.iter().find(|record| record.grad_norm_block.len() != blocks) else { return Ok(()) };
+    let problem = format!(
+        "the record of step {} has gradient norms of {} blocks, and the model of its configuration has {blocks}: \
+         metrics.jsonl was changed. Remove this folder, and the run is made again",
+        record.step,
+        record.grad_norm_block.len()
+    );
+    Err(Error::Folder { path: run.to_path_buf(), problem })
 }
 
 /// What the data of a run are a function of, beside the seed.

@@ -250,7 +250,7 @@ fn steps_to_reach(records: &[Record], reach: f64) -> Option<usize> {
 
 fn last_over_first(run: &Run, at: usize) -> Option<f64> {
     let norms = &run.records.get(at)?.grad_norm_block;
-    Some(f64::from(*norms.last()?) / f64::from(*norms.first()?))
+    Some(f64::from(*norms.last()?) / f64::from(*norms.first()?)).filter(|ratio| ratio.is_finite())
 }
 
 fn median_speed(run: &Run) -> Option<f64> {
@@ -271,7 +271,8 @@ fn curve(runs: &[Run]) -> Vec<[f64; 2]> {
 
 fn block_norms(runs: &[Run], at: &dyn Fn(&Run) -> usize) -> Vec<f64> {
     let records: Vec<&Record> = runs.iter().filter_map(|run| run.records.get(at(run))).collect();
-    let blocks = records.first().map_or(0, |record| record.grad_norm_block.len());
+    // A block is one of every seed, or its mean would be one of other seeds than that of the block beside it.
+    let blocks = records.iter().map(|record| record.grad_norm_block.len()).min().unwrap_or(0);
     let of_block = |l: usize| geometric_mean(records.iter().map(|record| f64::from(record.grad_norm_block[l])));
     (0..blocks).map(|l| of_block(l).unwrap_or(0.0)).collect()
 }

@@ -42,36 +42,38 @@ impl Tokenizer {
             Self::Byte => Ok(text.bytes().map(i32::from).collect()),
             Self::Char(characters) => text
                 .chars()
-                .map(|c| match characters.chars().position(|known| known == c) {
-                    Some(index) => Ok(index as i32),
-                    None => Err(Error::Generate(format!(
+                .map(|c| match characters.chars().position(|known| known == c).map(i32::try_from) {
+                    Some(Ok(index)) => Ok(index),
+                    Some(Err(_)) | None => Err(Error::Generate(format!(
                         "the character {c:?} does not occur in the text the model was trained on"
                     ))),
                 })
                 .collect(),
             Self::Symbols(n) => text
                 .split_whitespace()
-                .map(|word| match word.parse::<usize>() {
-                    Ok(symbol) if symbol < *n => Ok(symbol as i32),
+                .map(|word| match word.parse::<i32>() {
+                    Ok(symbol) if usize::try_from(symbol).is_ok_and(|symbol| symbol < *n) => Ok(symbol),
                     Ok(_) | Err(_) => Err(Error::Generate(format!(
                         "{word:?} is not a symbol of this task; write numbers from 0 to {}",
-                        n - 1
+                        n.saturating_sub(1)
                     ))),
                 })
                 .collect(),
         }
     }
 
-    /// The text of `tokens`; bytes that are not UTF-8 become U+FFFD.
+    /// The text of `tokens`; bytes that are not UTF-8, and tokens that are not in the vocabulary, become U+FFFD.
     pub fn decode(&self, tokens: &[i32]) -> String {
         match self {
             Self::Byte => {
-                let bytes: Vec<u8> = tokens.iter().map(|&t| t as u8).collect();
+                // 0xFF is in no character.
+                let bytes: Vec<u8> = tokens.iter().map(|&t| u8::try_from(t).unwrap_or(0xFF)).collect();
                 String::from_utf8_lossy(&bytes).into_owned()
             }
             Self::Char(characters) => {
                 let characters: Vec<char> = characters.chars().collect();
-                tokens.iter().map(|&t| characters[t as usize]).collect()
+                let character = |t: &i32| usize::try_from(*t).ok().and_then(|t| characters.get(t).copied());
+                tokens.iter().map(|t| character(t).unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
             }
             Self::Symbols(_) => tokens.iter().map(|t| format!("{t} ")).collect(),
         }
@@ -97,5 +99,21 @@ mod tests {
         assert!(problem(Tokenizer::Char("ab".into()), "abc").contains("'c'"));
         assert!(problem(Tokenizer::Symbols(4), "1 4").contains("\"4\""));
         assert!(problem(Tokenizer::Symbols(4), "x").contains("from 0 to 3"));
+        // Larger than a token can be, whatever a file says that the vocabulary is.
+        for symbol in ["-1", "2147483648", "1099511627776", "18446744073709551615", "99999999999999999999"] {
+            for n in [0, 4, usize::MAX] {
+                assert!(problem(Tokenizer::Symbols(n), symbol).contains(symbol), "{symbol} of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_outside_the_vocabulary_is_no_index() {
+        for token in [-1, 3, 256, i32::MAX, i32::MIN] {
+            assert_eq!(Tokenizer::Char("abc".into()).decode(&[0, token, 2]), "a\u{fffd}c");
+        }
+        for token in [-1, 256, i32::MAX, i32::MIN] {
+            assert_eq!(Tokenizer::Byte.decode(&[97, token, 99]), "a\u{fffd}c");
+        }
     }
 }
