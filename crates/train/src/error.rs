@@ -104,6 +104,18 @@ impl Error {
         Self::Config { origin: Self::CONFIGURATION.into(), key: key.into(), problem: problem.into() }
     }
 
+    /// An error of the configuration in a file, where it does not say so itself.
+    pub(crate) fn of_file(path: &Path, error: Self) -> Self {
+        let file = path.display().to_string();
+        match error {
+            Self::Config { origin, key, problem } if origin == Self::CONFIGURATION => {
+                Self::Config { origin: file, key, problem }
+            }
+            error if error.to_string().contains(&file) => error,
+            error => Self::At { place: file, error: Box::new(error) },
+        }
+    }
+
     /// One error of some, of which there is at least one.
     pub(crate) fn several(mut errors: Vec<Self>) -> Self {
         if errors.len() == 1 { errors.remove(0) } else { Self::Several(errors) }

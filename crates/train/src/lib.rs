@@ -18,6 +18,7 @@ pub mod coord_check;
 pub mod data;
 pub mod device;
 pub mod divergence;
+pub mod diff;
 mod error;
 mod files;
 mod folder;

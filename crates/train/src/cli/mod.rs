@@ -6,6 +6,7 @@ mod config;
 mod configs;
 mod coord_check;
 mod devices;
+mod diff;
 mod generate;
 mod overrides;
 mod params;
@@ -60,6 +61,7 @@ enum Command {
     CoordCheck(coord_check::Args),
     Sweep(sweep::Args),
     Compare(compare::Args),
+    Diff(diff::Args),
     Sanity(sanity::Args),
     Bench(bench::Args),
     Replay(replay::Args),
@@ -88,6 +90,7 @@ impl Command {
             | Self::Config(_)
             | Self::Sweep(_)
             | Self::Compare(_)
+            | Self::Diff(_)
             | Self::Devices(_)
             | Self::Completions { .. } => false,
         }
@@ -104,6 +107,7 @@ impl Command {
             Self::CoordCheck(args) => args.run(),
             Self::Sweep(args) => args.run(),
             Self::Compare(args) => args.run(),
+            Self::Diff(args) => args.run(),
             Self::Sanity(args) => args.run(),
             Self::Bench(args) => args.run(),
             Self::Replay(args) => args.run(),
@@ -153,19 +157,13 @@ struct Quiet;
 
 impl Write for Quiet {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        let shown = printable::message(&String::from_utf8_lossy(text));
+        let shown = printable::logged(&String::from_utf8_lossy(text));
         let _ = progress::aside(|| writeln!(printable::err(), "{shown}"));
         Ok(text.len())
     }
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
-}
-
-/// A text without what a terminal obeys: keys and values that somebody wrote stand in messages.
-fn plain(text: &str) -> String {
-    let is_obeyed = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
-    text.chars().map(|c| if is_obeyed(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -6,8 +6,10 @@ use std::io::{Result, Stderr, Stdout, Write, stderr, stdout};
 
 /// Most lines of a message: the faults of a file, of which at most 50 are told, and what is around them.
 const LINES: usize = 60;
-/// Most characters of a line of a message, and of a cell of a table.
-pub(crate) const CHARACTERS: usize = 400;
+/// Most characters of a line of a message, and of a cell of a table: more than a list of all keys of a table has.
+const CHARACTERS: usize = 1000;
+/// The same of a log, whose lines list all settings of a run.
+const CHARACTERS_OF_LOG: usize = 4000;
 
 /// With an escape, as `\u{1b}`, for each character that a terminal does not show as itself: control characters other
 /// than line breaks and tabs, line and paragraph separators, and those that change the direction of a text.
@@ -34,20 +36,36 @@ pub(crate) fn is_printable(c: char) -> bool {
 
 /// A [`printable`] message whose length does not depend on what it quotes: some lines, each cut where it is too long.
 pub(crate) fn message(text: &str) -> String {
+    bounded(text, CHARACTERS)
+}
+
+/// As [`message`], for a log.
+pub(crate) fn logged(text: &str) -> String {
+    bounded(text, CHARACTERS_OF_LOG)
+}
+
+fn bounded(text: &str, characters: usize) -> String {
     let lines: Vec<&str> = text.trim_end_matches('\n').split('\n').collect();
-    let mut shown: Vec<String> = lines.iter().take(LINES).map(|line| cut(&printable(line))).collect();
+    let mut shown: Vec<String> = lines.iter().take(LINES).map(|line| shortened(&printable(line), characters)).collect();
     if lines.len() > LINES {
         shown.push(format!(".. and {} more lines", lines.len() - LINES));
     }
     shown.join("\n")
 }
 
-/// The start of a line that is too long, and an ellipsis.
-pub(crate) fn cut(line: &str) -> String {
-    match line.char_indices().nth(CHARACTERS) {
-        Some(_) => line.chars().take(CHARACTERS - 2).chain("..".chars()).collect(),
-        None => line.into(),
+/// A cell of a table, in one line.
+pub(crate) fn cell(text: &str) -> String {
+    shortened(&printable(text).replace('\n', r"\u{a}").replace('\t', r"\u{9}"), CHARACTERS)
+}
+
+/// The start and the end of a line that is too long, and an ellipsis: a key is before a value, and what is wrong behind.
+fn shortened(line: &str, characters: usize) -> String {
+    let length = line.chars().count();
+    if length <= characters {
+        return line.into();
     }
+    let end = characters / 3;
+    line.chars().take(characters - end - 2).chain("..".chars()).chain(line.chars().skip(length - end)).collect()
 }
 
 /// Writes [`printable`] text.
@@ -110,8 +128,9 @@ mod tests {
 
     #[test]
     fn a_message_is_bounded() {
-        let long = message(&"é".repeat(10_000));
-        assert_eq!((long.chars().count(), long.ends_with("é..")), (CHARACTERS, true));
+        let long = message(&format!("key: {}, expected a number", "é".repeat(10_000)));
+        assert_eq!(long.chars().count(), CHARACTERS);
+        assert!(long.starts_with("key: é") && long.contains("é..é") && long.ends_with(", expected a number"), "{long}");
         let exact = "x".repeat(CHARACTERS);
         assert_eq!(message(&exact), exact);
         let many = message(&"line\n".repeat(1000));
@@ -119,6 +138,7 @@ mod tests {
         let escaped = message(&"\x1b".repeat(CHARACTERS));
         assert!(escaped.chars().count() <= CHARACTERS, "an escape is longer than its character");
         assert_eq!(message("one\n"), "one");
+        assert_eq!(cell("two\nlines\tand a tab"), r"two\u{a}lines\u{9}and a tab");
     }
 
     /// A command that wrote to standard output itself would write what it read as it is.
@@ -133,8 +153,8 @@ mod tests {
             }
             seen += 1;
             for line in std::fs::read_to_string(&path).unwrap().lines() {
-                let asks =
-                    line.contains(".is_terminal()") || line.contains("Term::stdout()") || line.contains("as_fd()");
+                let asks = [".is_terminal()", "Term::stdout()", "as_fd()", "use_stderr()"];
+                let asks = asks.iter().any(|call| line.contains(call));
                 let writes = ["stdout()", "stderr()", "print!", "println!"].iter().any(|call| line.contains(call));
                 assert!(asks || !writes, "{}: {line}", path.display());
             }

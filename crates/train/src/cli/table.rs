@@ -1,6 +1,6 @@
 //! Plain text tables, as wide as the terminal at most.
 
-use super::printable::{self, cut, printable};
+use super::printable::{self, cell};
 use console::Term;
 use std::io::{IsTerminal, Result, Write, stdout};
 
@@ -18,10 +18,9 @@ pub(crate) fn print(header: &[&str], rows: &[Vec<String>], right: &[usize]) -> R
     let terminal = || Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     let width = stdout().is_terminal().then(terminal).flatten().unwrap_or(WIDTH);
     // Before the widths are counted, of which an escape takes more than its character.
-    let shown = |cell: &str| cut(&printable(cell).replace('\n', "\\n").replace('\t', "\\t"));
-    let header: Vec<String> = header.iter().map(|cell| shown(cell)).collect();
+    let header: Vec<String> = header.iter().map(|text| cell(text)).collect();
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|text| cell(text)).collect()).collect();
     let table = Table { header: &header, rows: &rows, right };
     printable::out().write_all(table.laid_out(width).as_bytes())
 }

@@ -42,11 +42,7 @@ impl Comparison {
         let (mut written, mut all_resolved) = (Vec::new(), Vec::new());
         for path in paths {
             let config = RunConfig::load(path, settings)?;
-            let in_file = |e: Error| Error::Config {
-                origin: path.display().to_string(),
-                key: "configuration".into(),
-                problem: e.to_string(),
-            };
+            let in_file = |e: Error| Error::of_file(path, e);
             let resolved = resolver.job(String::new(), &config).map_err(in_file)?.config;
             let first = jobs.first().map_or(&resolved, |job| &job.config);
             let mut keys = Vec::new();

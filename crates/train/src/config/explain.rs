@@ -26,7 +26,10 @@ pub(super) const MOST_FAULTS: usize = 50;
 /// Reads a configuration and collects all that is wrong with it. What is wrong is taken out of `root`, so that what is
 /// left can be read.
 pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault>> {
-    let mut faults: Vec<Fault> = Vec::new();
+    let mut faults = misplaced::<T>(root);
+    for fault in faults.iter().rev() {
+        take(root, &fault.path, None);
+    }
     let mut keys = None;
     loop {
         let (path, message) = match attempt::<T>(root) {
@@ -35,7 +38,10 @@ pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault
             Err(failure) => failure,
         };
         let path = locate::<T>(root, path, &message);
-        let fault = explain(path.clone(), &message, keys.get_or_insert_with(schema::keys::<T>));
+        let fault = match mistaken::<T>(root, &path, &message) {
+            Some(problem) => Fault { path: path.clone(), problem, is_unknown: false, near: None },
+            None => explain(path.clone(), &message, &keys.get_or_insert_with(schema::of::<T>).keys),
+        };
         // What is missing because it was taken out, or misspelt, is no second fault.
         let is_consequence = message.starts_with("missing field")
             && faults.iter().any(|earlier| {
@@ -44,7 +50,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault
                     path.push(near);
                     path
                 });
-                earlier.path == fault.path || meant == fault.path
+                earlier.path.starts_with(&fault.path) || meant == fault.path
             });
         let replacement = fault.near.clone().filter(|_| !fault.is_unknown);
         if !is_consequence {
@@ -68,6 +74,122 @@ fn attempt<T: DeserializeOwned>(root: &Value) -> Result<T, (Vec<String>, String)
         let path = e.path().iter().filter_map(segment).collect();
         (path, e.into_inner().to_string().lines().next().unwrap_or_default().to_string())
     })
+}
+
+/// Lists where tables belong, which serde reads as the values of the keys in their order, and dates, which no key has.
+fn misplaced<T: DeserializeOwned>(root: &Value) -> Vec<Fault> {
+    let mut schema = None;
+    let mut found = Vec::new();
+    let mut is_table = |path: &[String]| {
+        let schema = schema.get_or_insert_with(schema::of::<T>);
+        let is_index = |part: &&String| part.parse::<usize>().is_ok();
+        let names: Vec<String> = path.iter().filter(|part| !is_index(part)).cloned().collect();
+        // An element of a list of tables is one.
+        let is_list = schema.lists.contains(&names) && path.last().is_none_or(|last| !is_index(&last));
+        // What has a kind says itself that it is no list.
+        let has_kind = schema.keys.contains(&[names.as_slice(), &["kind".to_string()]].concat());
+        let mut below = schema.keys.range(names.clone()..).take_while(|key| key.starts_with(&names));
+        !is_list && !has_kind && below.any(|key| key.len() > names.len())
+    };
+    look(root, &mut Vec::new(), &mut |value, path| match value {
+        Value::Datetime(date) => {
+            let problem = format!("invalid type: date `{date}`, which no key has; a text is written in quotes");
+            found.push(Fault { path: path.to_vec(), problem, is_unknown: false, near: None });
+            false
+        }
+        Value::Array(_) if is_table(path) => {
+            let problem = "invalid type: a list, expected a table".into();
+            found.push(Fault { path: path.to_vec(), problem, is_unknown: false, near: None });
+            false
+        }
+        Value::Array(_)
+        | Value::Table(_)
+        | Value::String(_)
+        | Value::Integer(_)
+        | Value::Float(_)
+        | Value::Boolean(_) => true,
+    });
+    found
+}
+
+/// Visits a value and, as long as it is told to go on, what is in it.
+fn look(value: &Value, path: &mut Vec<String>, visit: &mut dyn FnMut(&Value, &[String]) -> bool) {
+    if !visit(value, path) {
+        return;
+    }
+    let mut enter = |key: String, value: &Value| {
+        path.push(key);
+        look(value, path, visit);
+        path.pop();
+    };
+    match value {
+        Value::Table(table) => table.iter().for_each(|(key, value)| enter(key.clone(), value)),
+        Value::Array(array) => array.iter().enumerate().for_each(|(i, value)| enter(i.to_string(), value)),
+        Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => {}
+    }
+}
+
+/// What is said of a value of a wrong type, in the words of TOML; None where that is not what is wrong.
+fn mistaken<T: DeserializeOwned>(root: &Value, path: &[String], message: &str) -> Option<String> {
+    let what =
+        ["invalid type", "invalid value", "invalid length"].into_iter().find(|what| message.starts_with(what))?;
+    let value = at(root, path)?;
+    let said_of = |other: Value| {
+        let mut root = root.clone();
+        *at_mut(&mut root, path)? = other;
+        said::<T>(&root)
+    };
+    let expected = |message: &str| message.split_once(", expected ").map(|(_, expected)| expected.to_string());
+    let mut wanted = expected(message)?;
+    if what == "invalid length" {
+        // What is said of a list that is too long does not say how long it may be.
+        wanted = said_of(Value::Boolean(true)).as_deref().and_then(expected).unwrap_or(wanted);
+    }
+    if is_choice(&wanted) {
+        let names = said_of(Value::String(String::new())).unwrap_or_default();
+        let names: Vec<&str> = names.split('`').skip(1).step_by(2).skip(1).collect();
+        return Some(format!("{what}: {}, expected one of {}", named(value), names.join(", ")));
+    }
+    Some(format!("{what}: {}, expected {}", named(value), plain(&wanted)))
+}
+
+/// Whether a value is one of some names.
+fn is_choice(expected: &str) -> bool {
+    matches!(expected, "string or map" | "string only" | "map with a single key" | "variant identifier")
+        || ["enum ", "variant of ", "unit variant"].iter().any(|start| expected.starts_with(start))
+}
+
+/// A value, with the type that it has in TOML.
+fn named(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("string {text:?}"),
+        Value::Integer(n) => format!("integer `{n}`"),
+        Value::Float(x) => format!("number `{x:?}`"),
+        Value::Boolean(b) => format!("boolean `{b}`"),
+        Value::Datetime(date) => format!("date `{date}`"),
+        Value::Array(array) => format!("a list of {}", array.len()),
+        Value::Table(_) => "a table".into(),
+    }
+}
+
+/// What serde expects, without the names of Rust's types.
+fn plain(expected: &str) -> String {
+    match expected {
+        "usize" | "u64" | "u32" | "u16" | "u8" => "a whole number, 0 or more".into(),
+        "isize" | "i64" | "i32" | "i16" | "i8" => "a whole number".into(),
+        "f64" | "f32" => "a number".into(),
+        "a boolean" => "true or false".into(),
+        "a string" => "text".into(),
+        "path string" => "text, the path of a file".into(),
+        "a sequence" => "a list".into(),
+        "a map" => "a table".into(),
+        other if other.starts_with("internally tagged enum ") => "a table with a `kind` or `task`".into(),
+        other if other.starts_with("struct ") => "a table".into(),
+        other => match other.strip_prefix("an array of length ") {
+            Some(length) => format!("a list of {length}"),
+            None => other.into(),
+        },
+    }
 }
 
 /// The first line of what serde says of a value that cannot be read.
@@ -100,9 +222,6 @@ fn locate<T: DeserializeOwned>(root: &Value, path: Vec<String>, message: &str) -
     if unknown && at(root, &below(named)).is_some() {
         return below(named);
     }
-    if is_missing && !table.contains_key(named) {
-        return path;
-    }
     // The part that is left alone with its kind and still gets the same message.
     let tag = TAGS.into_iter().find(|tag| table.contains_key(*tag));
     let same = |kept: &[&str]| {
@@ -115,7 +234,8 @@ fn locate<T: DeserializeOwned>(root: &Value, path: Vec<String>, message: &str) -
     }
     let Some(tag) = tag else { return path };
     if same(&[tag]) {
-        return below(tag);
+        // What is missing here is missing whatever the others are.
+        return if is_missing { path } else { below(tag) };
     }
     match table.keys().find(|key| *key != tag && same(&[tag, key])) {
         Some(key) => locate::<T>(root, below(key), message),
@@ -212,18 +332,7 @@ fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Fault {
             if TAGS.contains(&first) { "say which; `unitgain configs` lists them" } else { "it has no default" };
         fault([path, vec![first.into()]].concat(), format!("missing: {which}"), None)
     } else {
-        let types = [
-            ("usize", "a whole number, 0 or more"),
-            ("u64", "a whole number, 0 or more"),
-            ("f64", "a number"),
-            ("a boolean", "true or false"),
-            ("internally tagged enum ", "a table with a `kind` or `task`: "),
-            ("struct ", "a table: "),
-        ];
-        let plain = types.iter().fold(message.to_string(), |text, (rust, plain)| {
-            text.replace(&format!("expected {rust}"), &format!("expected {plain}"))
-        });
-        fault(path, plain, None)
+        fault(path, message.to_string(), None)
     }
 }
 

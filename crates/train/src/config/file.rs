@@ -161,7 +161,7 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
     let Some(first) = errors.next() else {
         return match table {
             Ok(table) => Ok((table, lines)),
-            Err(e) => Err(Error::Syntax { origin: origin.into(), problem: e.to_string().trim_end().into() }),
+            Err(e) => Err(too_large(&e, origin, &lines)),
         };
     };
     let shown = first.to_string();
@@ -195,6 +195,20 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
     let unknown: Vec<Fault> = faults.into_iter().filter(|fault| fault.is_unknown && is_key(fault)).collect();
     all.extend(placed(unknown, origin, &lines));
     Err(Error::several(all))
+}
+
+/// A text that is TOML but for a number, of which the parser tells the key at the end.
+fn too_large(e: &toml::de::Error, origin: &str, lines: &Lines) -> Error {
+    let said = e.to_string();
+    let key = said.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+    let Some(key) = key else { return Error::Syntax { origin: origin.into(), problem: said.trim_end().into() } };
+    let line = line_of(lines, &parts(key)).map_or(String::new(), |line| format!(":{line}"));
+    let problem = format!(
+        "the number is too large: a whole number of TOML is from {} to {}, a decimal one is less than 1.8e308",
+        i64::MIN,
+        i64::MAX
+    );
+    Error::Config { origin: format!("{origin}{line}"), key: key.into(), problem }
 }
 
 /// Longest message of the parser that is told as it is, with the line that it is about.

@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn every_name_of_another_tool_leads_to_a_key() {
-        let keys = schema::keys::<RunConfig>();
+        let keys = &schema::of::<RunConfig>().keys;
         let mut seen = std::collections::BTreeSet::new();
         for (tool, names) in OTHERS {
             for (name, key, _) in *names {
@@ -204,7 +204,7 @@ mod tests {
                 assert!(keys.contains(&path), "{tool}: {name} leads to {key}, which is no key");
                 assert!(!keys.iter().any(|key| key.last().is_some_and(|last| last == name)), "{name} is a key of ours");
                 assert!(seen.insert(name), "{name} is there twice");
-                let said = suggestion(&[], name, &keys).unwrap();
+                let said = suggestion(&[], name, keys).unwrap();
                 assert!(said.contains(tool) && said.contains(&format!("`{key}`")), "{name}: {said}");
             }
         }

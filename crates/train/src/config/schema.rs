@@ -3,7 +3,8 @@
 use super::TAGS;
 use super::explain::said;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use toml::{Table, Value};
 
 /// Paths of keys, those of every kind.
@@ -14,19 +15,30 @@ const NONE: &str = "?";
 /// Levels of tables.
 const DEPTH: usize = 5;
 
-/// All keys of a configuration.
-pub(super) fn keys<T: DeserializeOwned>() -> Keys {
-    let mut seen = Seen::default();
-    explore::<T>(&mut Vec::new(), &mut seen);
-    seen.keys
+/// What there is to find, for each type that was explored: a sweep reads a configuration for each of its runs.
+static KNOWN: Mutex<BTreeMap<&str, Arc<Schema>>> = Mutex::new(BTreeMap::new());
+
+/// All that a configuration can have.
+pub(super) fn of<T: DeserializeOwned>() -> Arc<Schema> {
+    let name = std::any::type_name::<T>();
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let explored = known.entry(name).or_insert_with(|| {
+        let mut schema = Schema::default();
+        explore::<T>(&mut Vec::new(), &mut schema);
+        schema.into()
+    });
+    Arc::clone(explored)
 }
 
 /// What was found.
 #[derive(Default)]
-struct Seen {
-    keys: Keys,
+pub(super) struct Schema {
+    /// All keys.
+    pub(super) keys: Keys,
     /// Those whose value is a path.
     paths: Keys,
+    /// Those whose value is a list of tables.
+    pub(super) lists: Keys,
 }
 
 /// A table on the way to what is looked at: its key, whether it stands in an array, and what says its kind.
@@ -52,7 +64,7 @@ fn pair(key: &str, value: Value) -> (String, Value) {
     (key.to_string(), value)
 }
 
-fn explore<T: DeserializeOwned>(way: &mut Vec<Step>, seen: &mut Seen) {
+fn explore<T: DeserializeOwned>(way: &mut Vec<Step>, seen: &mut Schema) {
     if way.len() > DEPTH {
         return;
     }
@@ -61,6 +73,9 @@ fn explore<T: DeserializeOwned>(way: &mut Vec<Step>, seen: &mut Seen) {
     if let Some(last) = way.last_mut().filter(|_| message.contains("expected a sequence")) {
         last.is_array = true;
         message = tell::<T>(way, Table::from_iter([unknown()]));
+        if message.starts_with("unknown field") {
+            seen.lists.insert(way.iter().map(|step| step.key.clone()).collect());
+        }
     }
     if message.contains("expected path string") {
         seen.paths.insert(way.iter().map(|step| step.key.clone()).collect());
@@ -81,7 +96,7 @@ fn explore<T: DeserializeOwned>(way: &mut Vec<Step>, seen: &mut Seen) {
 }
 
 /// Notes the fields of a table of some kind, and what is in them.
-fn enter<T: DeserializeOwned>(way: &mut Vec<Step>, kind: &Table, fields: Vec<String>, seen: &mut Seen) {
+fn enter<T: DeserializeOwned>(way: &mut Vec<Step>, kind: &Table, fields: Vec<String>, seen: &mut Schema) {
     if let Some(last) = way.last_mut() {
         last.kind = kind.clone();
     }
@@ -109,7 +124,7 @@ mod tests {
 
     #[test]
     fn every_table_and_kind_is_found() {
-        let keys = keys::<RunConfig>();
+        let keys = &of::<RunConfig>().keys;
         let path = |key: &str| key.split('.').map(String::from).collect::<Vec<_>>();
         for key in [
             "seed",
@@ -135,9 +150,7 @@ mod tests {
     /// A new key with a path is to be listed, or it would be relative to the working folder.
     #[test]
     fn every_path_is_listed() {
-        let mut seen = Seen::default();
-        explore::<RunConfig>(&mut Vec::new(), &mut seen);
-        let paths: Vec<String> = seen.paths.iter().map(|path| path.join(".")).collect();
+        let paths: Vec<String> = of::<RunConfig>().paths.iter().map(|path| path.join(".")).collect();
         assert_eq!(paths, PATHS);
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn key(setting: &str) -> &str {
 /// path, a string whatever it looks like.
 ///
 /// A `kind` (of `data` a `task`) that changes starts the new one from its defaults: the settings of the
-/// old one go.
+/// old one go. A table sets each key that is in it and leaves the others.
 pub(super) fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
     let error = |key: &str, problem: String| Error::Config { origin: "--set".into(), key: key.into(), problem };
     let Some((path, raw)) = setting.split_once('=') else {
@@ -47,19 +47,42 @@ pub(super) fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
     let value = if is_text { Value::String(text(raw)) } else { parse_value(raw.trim()) };
     match holder {
         Holder::Table(table) => {
-            if TAGS.contains(last) && table.get(*last).is_some_and(|kind| *kind != value) {
-                table.clear();
-            }
-            table.insert((*last).to_string(), value);
+            put(table, last, value, default.and_then(|d| d.get(*last)));
             Ok(())
         }
         Holder::Array(array) => match last.parse::<usize>().ok().and_then(|i| array.get_mut(i)) {
+            Some(Value::Table(table)) if value.is_table() => {
+                merge(table, value, None);
+                Ok(())
+            }
             Some(slot) => {
                 *slot = value;
                 Ok(())
             }
             None => Err(error(path, format!("{last:?} is not an index below {}", array.len()))),
         },
+    }
+}
+
+/// Sets one key of a table.
+fn put(table: &mut Table, key: &str, value: Value, default: Option<&Value>) {
+    if TAGS.contains(&key) && table.get(key).is_some_and(|kind| *kind != value) {
+        table.clear();
+    }
+    if value.is_table() {
+        if let Some(Holder::Table(inner)) = Holder::Table(table).enter(key, default) {
+            return merge(inner, value, default);
+        }
+    }
+    table.insert(key.to_string(), value);
+}
+
+/// Sets the keys of a table one by one, its kind first: what it does not name stays.
+fn merge(table: &mut Table, value: Value, default: Option<&Value>) {
+    let Value::Table(value) = value else { return };
+    let (tags, others): (Vec<_>, Vec<_>) = value.into_iter().partition(|(key, _)| TAGS.contains(&key.as_str()));
+    for (key, value) in tags.into_iter().chain(others) {
+        put(table, &key, value, default.and_then(|d| d.get(&key)));
     }
 }
 

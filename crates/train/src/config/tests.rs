@@ -1,5 +1,6 @@
 use super::*;
-use unitgain_model::{NormConfig, Parametrization, Placement, ScaleConfig};
+use toml::Table;
+use unitgain_model::{NormConfig, Parametrization, Placement, ScaleConfig, Scheme};
 
 fn parse(text: &str, settings: &[&str]) -> Result<RunConfig, String> {
     let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
@@ -39,7 +40,21 @@ fn faults_name_the_key_and_what_is_allowed() {
             "[optimizer]\nkind = 'adamw'\nweight_decay = { kind = 'indep' }",
             "optimizer.weight_decay.kind: unknown value \"indep\"",
         ),
-        ("model = 3", "model: invalid type: integer `3`, expected a table: ModelConfig"),
+        ("model = 3", "model: invalid type: integer `3`, expected a table"),
+        ("model = [1]", "model: invalid type: a list, expected a table"),
+        ("[model]\nblock = [[[0, 1]]]", "model.block[0]: invalid type: a list, expected a table"),
+        ("data = ['markov']", "data: invalid type: a list, expected a table"),
+        ("[model]\nactivation = 3", "model.activation: invalid type: integer `3`, expected one of relu, gelu, "),
+        ("seed = 1979-05-27", "seed: invalid type: date `1979-05-27`, which no key has"),
+        ("backend = 1979-05-27", "backend: invalid type: date `1979-05-27`"),
+        ("[optimizer]\nbetas = [1, 2, 3]", "optimizer.betas: invalid length: a list of 3, expected a list of 2"),
+        (
+            "[model]\ninit = { kind = 'xavier', gain = { kind = 'torch', activation = 3 } }",
+            "model.init.gain.activation: ",
+        ),
+        ("[[model.block]]\nrange = [0, 1e17]", "model.block[0].range[1]: invalid type: number `1e17`"),
+        ("seed = 18446744073709551615", "run.toml:1: seed: the number is too large"),
+        ("[optimizer]\nlr = 1e400", "run.toml:2: optimizer.lr: the number is too large"),
         ("[optimiser]\nlr = 1", "optimiser: unknown key. Did you mean `optimizer`?"),
         ("[data]\ntask = 'text'", "data.path: missing"),
         ("[model\n", "run.toml is not valid TOML"),
@@ -294,4 +309,198 @@ fn values_are_told_beside_keys() {
     }
     // Whether a warm-up is too long, or a width does not fit the heads, is known when those are.
     assert_eq!(problem.lines().count(), 7, "{problem}");
+}
+
+/// Every key that a configuration can have, with every kind of table that it can stand in, by its path.
+fn leaves() -> Vec<(String, Table)> {
+    let mut all: Vec<(String, Table)> = Vec::new();
+    let mut known = std::collections::BTreeSet::new();
+    let mut add = |text: &str| {
+        let resolved = parse(text, &[]).unwrap().to_value();
+        let mut paths = Vec::new();
+        collect(&resolved, String::new(), &mut paths);
+        for path in paths {
+            let table: Vec<String> = path.split('.').map(String::from).collect();
+            let kind = TAGS.iter().find_map(|tag| {
+                explain::at(&resolved, &[&table[..table.len() - 1], &[tag.to_string()]].concat()).map(Value::to_string)
+            });
+            if known.insert((path.clone(), kind)) {
+                all.push((path, resolved.as_table().unwrap().clone()));
+            }
+        }
+    };
+    let blocks = "[[model.block]]\nrange = [0, 1]\nplacement = 'mix_norm'\nmlp_placement = 'admin'\nnorm = 'group_norm'\n\
+                  scale = 'layer_scale'";
+    add(
+        "threads = 1\n[versions]\nunitgain = 'x'\n[init]\ncalibrate = 'lsuv'\n[model]\nvocab_size = 8\nn_kv_heads = 2\n\
+         head_dim = 2\nd_ff = 4\nattention_bias = true\nembedding_scale = 'learned'\nembedding_norm = 'dyt'\n\
+         attention_scale = { kind = 'learned', init = 1.0, per_head = true }\nmlp_placement = 'none'\nfinal_norm = true\n\
+         head_scale = true\nposition = 'rope'\ninit = { kind = 'kaiming', gain = { kind = 'torch', activation = 'relu' } }",
+    );
+    add(blocks);
+    for norm in NormConfig::all() {
+        add(&format!("[model]\nnorm = {:?}", norm.about().0));
+    }
+    for (name, ..) in ClipConfig::all().into_iter().map(ClipConfig::about) {
+        add(&format!("[train]\nclip = {name:?}"));
+    }
+    for scheme in Scheme::all() {
+        let around =
+            if scheme.is_norm_free() { "placement = 'none'\nqk_norm = 'none'\nfinal_norm = false" } else { "" };
+        add(&format!("[model]\ninit = {:?}\n{around}", scheme.about().0));
+    }
+    for (name, ..) in Calibrate::ALL.map(Calibrate::about) {
+        let model = match name {
+            "admin" => "placement = 'admin'",
+            "data_dependent" => "bias = true",
+            _ => "",
+        };
+        add(&format!("[init]\ncalibrate = {name:?}\n[model]\n{model}"));
+    }
+    for (name, ..) in OptimizerConfig::all().into_iter().map(OptimizerConfig::about) {
+        add(&format!("optimizer = {name:?}"));
+    }
+    for kind in ["constant", "cosine", "linear"] {
+        add(&format!("schedule = {kind:?}"));
+    }
+    add("schedule = { kind = 'warmup_stable_decay', decay = 3 }");
+    for (kind, depth) in
+        [("mup", ""), ("spectral", ""), ("depth_mup", ", base_depth = 2"), ("complete_p", ", base_depth = 2")]
+    {
+        let parametrization = format!("parametrization = {{ kind = {kind:?}, base_width = 64{depth} }}");
+        add(&format!("[model]\ntie_embeddings = false\n{parametrization}"));
+    }
+    add("[model]\ntie_embeddings = false\nparametrization = 'u_mup'\n\
+         [optimizer]\nweight_decay = { kind = 'independent' }");
+    for kind in ["weight_norm", "scaled_weight_standardization"] {
+        add(&format!("[model]\nweight_norm = {kind:?}"));
+    }
+    for task in ["task = 'markov'", "task = 'recall'", "task = 'copy'", "task = 'text'\npath = 'x'"] {
+        add(&format!("[data]\n{task}"));
+    }
+    all
+}
+
+fn collect(value: &Value, path: String, paths: &mut Vec<String>) {
+    let below = |key: &str| if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
+    match value {
+        Value::Table(table) => table.iter().for_each(|(key, value)| collect(value, below(key), paths)),
+        Value::Array(array) => {
+            paths.push(path.clone());
+            array.iter().enumerate().for_each(|(i, value)| collect(value, below(&i.to_string()), paths));
+        }
+        Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => {
+            paths.push(path);
+        }
+    }
+}
+
+/// A value of every wrong type, in the place of every value that a configuration can have.
+#[test]
+fn a_value_of_a_wrong_type_is_told_with_its_key_and_without_rust() {
+    const RUST: [&str; 24] = [
+        "usize",
+        "u64",
+        "u32",
+        "i64",
+        "i128",
+        "f64",
+        "Option",
+        "struct",
+        "enum",
+        "expected a map",
+        "sequence",
+        " unit",
+        "tuple",
+        "variant",
+        "Config",
+        "floating point",
+        "a string",
+        "path string",
+        "string or map",
+        "identifier",
+        "expected map",
+        "invalid type: map",
+        "array of length",
+        "elements in",
+    ];
+    let checked = |text: &str| {
+        let config = parse(text, &[])?;
+        config.resolved(config.model.vocab_size.unwrap_or(32)).map(|_| ()).map_err(|e| e.to_string())
+    };
+    let wrong = [
+        "'?'",
+        "1e17",
+        "1e300",
+        "-1",
+        "-0.5",
+        "true",
+        "1979-05-27",
+        "[]",
+        "[1]",
+        "[[1]]",
+        "{}",
+        "{ x = 1 }",
+        "inf",
+        "nan",
+    ];
+    let mut wrong_messages = Vec::new();
+    let (mut seen, mut refused) = (std::collections::BTreeSet::new(), 0);
+    for (path, base) in leaves() {
+        assert_eq!(checked(&toml::to_string(&base).unwrap()), Ok(()), "the other values are right");
+        for wrong in wrong {
+            let value: Table = format!("value = {wrong}").parse().unwrap();
+            let mut root = Value::Table(base.clone());
+            let keys: Vec<String> = path.split('.').map(String::from).collect();
+            *explain::at_mut(&mut root, &keys).unwrap() = value["value"].clone();
+            let text = toml::to_string(&root).unwrap();
+            let checked = checked(&text);
+            let Err(problem) = checked else { continue };
+            refused += 1;
+            seen.insert(path.clone());
+            // A list may be told as a whole, and a table by its kind or by the number that stands for it.
+            let shown = explain::shown(&keys);
+            let list = shown.trim_end_matches(|c: char| c == '[' || c == ']' || c.is_ascii_digit());
+            let table = [".kind", ".task", ".value"].iter().find_map(|tag| list.strip_suffix(tag)).unwrap_or(list);
+            let is_key = |key: &str| [": ", " = ", ".", "["].iter().any(|end| problem.contains(&format!("{key}{end}")));
+            // What cannot be combined is told in the words of the table `model`.
+            let last = keys.last().unwrap();
+            let is_pair = problem.contains(&format!("model: {last} = ")) && problem.contains("cannot be combined");
+            let is_named = [shown.as_str(), list, table, path.as_str()].into_iter().any(is_key) || is_pair;
+            let rust: Vec<&str> = RUST.into_iter().filter(|rust| problem.contains(rust)).collect();
+            if !is_named || !rust.is_empty() || problem.matches("configuration: ").count() > 1 {
+                wrong_messages.push(format!("{path} = {wrong} {rust:?}: {problem}"));
+            }
+        }
+    }
+    assert!(wrong_messages.is_empty(), "{} messages:\n{}", wrong_messages.len(), wrong_messages.join("\n"));
+    assert!(refused > 1000 && seen.len() > 100, "{refused} of {} keys", seen.len());
+}
+
+#[test]
+fn a_table_that_is_set_leaves_the_keys_that_it_does_not_name() {
+    let text = "[model]\nd_model = 64\nn_heads = 8\nnorm = { kind = 'rms_norm', eps = 1e-3 }\n[train]\nclip = 0.5\n\
+                [optimizer]\nlr = 0.5\nbetas = [0.5, 0.6]\n[[model.block]]\nrange = [0, 1]\nnorm = 'dyt'";
+    let same = |table: &[&str], single: &[&str]| {
+        let [a, b] = [table, single].map(|settings| parse(text, settings).unwrap());
+        assert_eq!(a, b, "{table:?}");
+        a
+    };
+    let set = same(&["model={d_model=8}"], &["model.d_model=8"]);
+    assert_eq!((set.model.d_model, set.model.n_heads), (8, 8));
+    same(&["model={norm={gain=false}, d_model=16}"], &["model.norm.gain=false", "model.d_model=16"]);
+    // A kind comes first, and one that changes starts from its defaults.
+    same(&["optimizer={lr=0.1, kind='sgd'}"], &["optimizer.kind=sgd", "optimizer.lr=0.1"]);
+    same(&["optimizer={kind='adamw', lr=0.1}"], &["optimizer.lr=0.1"]);
+    same(&["train={clip={max=2}}"], &["train.clip.max=2"]);
+    same(
+        &["model.parametrization={kind='mup', base_width=32}"],
+        &["model.parametrization.kind=mup", "model.parametrization.base_width=32"],
+    );
+    same(&["model.block.0={scale='re_zero'}"], &["model.block.0.scale=re_zero"]);
+    same(&["schedule={warmup=3}"], &["schedule.warmup=3"]);
+    same(&["model={}"], &[]);
+    // A list is a value.
+    assert_eq!(parse(text, &["model.block=[]"]).unwrap().model.block, []);
+    assert!(parse(text, &["model={d_modle=8}"]).unwrap_err().contains("model.d_modle: unknown key"));
 }
