@@ -30,6 +30,7 @@ mod fused;
 #[cfg(not(feature = "flex"))]
 #[path = "fused/none.rs"]
 mod fused;
+mod idle;
 mod linear;
 mod loss;
 mod mlp;
@@ -47,6 +48,7 @@ pub use axes::BlockConfig;
 pub use combinations::{RULES, Rule, Verdict};
 pub use config::{ModelConfig, ModelError};
 pub use embedding::EmbeddingScale;
+pub use idle::Idle;
 pub use loss::cross_entropy;
 pub use mlp::Activation;
 pub use position::Position;

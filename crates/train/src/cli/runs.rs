@@ -49,8 +49,13 @@ impl Runs {
         let mut said = BTreeSet::new();
         for job in jobs {
             for rule in job.config.model.warnings().unwrap_or_default() {
-                if said.insert(rule.pair) {
+                if said.insert(rule.pair.to_string()) {
                     tracing::warn!("{}: {}: {}. {}", job.name, rule.pair, rule.reason, rule.fix);
+                }
+            }
+            for idle in job.config.idle_keys(&job.config) {
+                if said.insert(idle.clone()) {
+                    tracing::warn!("{}: {idle}", job.name);
                 }
             }
         }

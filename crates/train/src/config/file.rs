@@ -49,7 +49,7 @@ impl PartialEq for Written {
 
 impl Written {
     /// Where a key was written.
-    fn place(&self, key: &[String]) -> Option<String> {
+    pub(super) fn place(&self, key: &[String]) -> Option<String> {
         if self.0.settings.iter().any(|set| key.starts_with(set) || set.starts_with(key)) {
             return Some(self.0.set.into());
         }

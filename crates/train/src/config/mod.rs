@@ -2,6 +2,7 @@
 
 mod explain;
 mod file;
+mod idle;
 mod names;
 mod path;
 mod schema;
@@ -273,6 +274,7 @@ impl RunConfig {
             let task = config.data.load(config.model.context)?;
             Ok((config.resolved(task.vocab_size())?, task))
         })?;
+        self.warn_of_idle_keys(&config);
         if config.threads == 0 && device::is_host(&config.backend) {
             config.threads = device::threads()?;
         }

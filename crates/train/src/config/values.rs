@@ -62,7 +62,7 @@ impl RunConfig {
     }
 
     /// With the default in the place of a value, or of what it is in; None where there is none.
-    fn without(&self, path: &[String]) -> Option<Self> {
+    pub(super) fn without(&self, path: &[String]) -> Option<Self> {
         let mut root = Value::try_from(self).ok()?;
         // Not a whole section for a value that is in none.
         (path.len().min(2)..=path.len()).rev().filter(|n| *n > 0).find_map(|n| {

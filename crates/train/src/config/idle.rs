@@ -1,0 +1,412 @@
+//! Keys that somebody wrote and that decide nothing.
+
+use super::explain::{at, shown};
+use super::file::parts;
+use super::{RunConfig, path};
+use crate::{Calibrate, OptimizerConfig, ScheduleConfig, device};
+use toml::Value;
+use unitgain_model::{Idle, Placement};
+
+impl RunConfig {
+    /// A sentence for each key that is not what it would be if it were left out, and that changes no number of the run,
+    /// because of what other keys are. `resolved` is this configuration, resolved.
+    pub fn idle_keys(&self, resolved: &Self) -> Vec<String> {
+        let model = self.model.idle(&resolved.model).into_iter();
+        let model = model.map(|Idle { key, reason }| Idle { key: format!("model.{key}"), reason });
+        let all: Vec<Idle> = model.chain(self.idle_around_the_model(resolved)).collect();
+        let tell = |idle: Idle| {
+            let key = parts(&idle.key);
+            let value = self.asked(&key, resolved)?;
+            let place = self.written.place(&key).map_or(String::new(), |place| format!("{place}: "));
+            Some(format!("{place}{} = {value} does nothing: {}", shown(&key), idle.reason))
+        };
+        all.into_iter().filter_map(tell).collect()
+    }
+
+    /// Says each of [`idle_keys`](Self::idle_keys), once.
+    pub(super) fn warn_of_idle_keys(&self, resolved: &Self) {
+        self.idle_keys(resolved).iter().for_each(|said| path::warn(said));
+    }
+
+    fn idle_around_the_model(&self, resolved: &Self) -> Vec<Idle> {
+        let mut found = Vec::new();
+        let mut add = |key: &str, is_idle: bool, reason: &str| {
+            if is_idle {
+                found.push(Idle { key: key.into(), reason: reason.into() });
+            }
+        };
+        // Whether the factor is 1 after the warm-up, and over how many steps it falls.
+        let (is_flat, falls) = match self.schedule {
+            ScheduleConfig::Constant { .. } => (true, None),
+            ScheduleConfig::Cosine { warmup, .. } | ScheduleConfig::Linear { warmup, .. } => {
+                (false, Some(self.train.steps.saturating_sub(warmup)))
+            }
+            ScheduleConfig::WarmupStableDecay { decay, .. } => (true, Some(decay)),
+        };
+        let reason = "a schedule that falls over n steps has the factor 1 at the first of them and would have min_ratio \
+                      after the last, and here n is at most 1";
+        add("schedule.min_ratio", falls.is_some_and(|steps| steps <= 1), reason);
+        add("schedule.decay", self.schedule.decay() == 1, reason);
+        let reason = "its one step has the factor 1, as those that follow";
+        add("schedule.warmup", is_flat && self.schedule.warmup() == 1, reason);
+        let without_momentum = matches!(self.optimizer, OptimizerConfig::Sgd { momentum: 0.0, nesterov: true, .. });
+        add("optimizer.nesterov", without_momentum, "optimizer.momentum is 0");
+        add("threads", !device::is_host(&self.backend), "the backend is a GPU");
+        if self.init.calibrate == Some(Calibrate::Admin {}) {
+            let reason = "init.calibrate = \"admin\" measures it";
+            let is_admin = |placement: Option<Placement>| matches!(placement, Some(Placement::Admin { .. }));
+            add("model.placement.omega", is_admin(Some(resolved.model.placement)), reason);
+            add("model.mlp_placement.omega", is_admin(resolved.model.mlp_placement), reason);
+            for (i, block) in resolved.model.block.iter().enumerate() {
+                add(&format!("model.block.{i}.placement.omega"), is_admin(block.placement), reason);
+                add(&format!("model.block.{i}.mlp_placement.omega"), is_admin(block.mlp_placement), reason);
+            }
+        }
+        found
+    }
+
+    /// The value of a key, where it is another one than that of the key left out.
+    fn asked(&self, key: &[String], resolved: &Self) -> Option<String> {
+        let value = |config: &Self| at(&config.to_value(), key).cloned();
+        // What follows from other keys was asked by nobody.
+        value(self)?;
+        let own = value(resolved)?;
+        let without = self.without(key).and_then(|config| config.resolved(resolved.model.vocab_size?).ok());
+        if without.is_some_and(|config| value(&config).as_ref() == Some(&own)) {
+            return None;
+        }
+        let kind = own.get("kind").and_then(Value::as_str).map(|kind| format!("{kind:?}"));
+        Some(kind.unwrap_or_else(|| own.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::explain::at_mut;
+    use super::super::{TAGS, is_within};
+    use super::*;
+    use crate::{Start, metrics, train};
+    use safetensors::SafeTensors;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::path::Path;
+    use unitgain_model::{NormConfig, Scheme};
+
+    const TINY: &str = "
+        threads = 1
+        [model]
+        context = 8
+        d_model = 16
+        n_layers = 2
+        n_heads = 2
+        [data]
+        task = 'markov'
+        vocab_size = 8
+        order = 1
+        branching = 2
+        [train]
+        steps = 3
+        batch_size = 2
+        [log]
+        every = 1
+        [eval]
+        every = 2
+        tokens = 32";
+
+    /// The keys that are said to do nothing, and those that a rule of combinations is about.
+    fn told(config: &RunConfig) -> [Vec<String>; 2] {
+        let (resolved, _) = config.prepare().unwrap();
+        let key = |said: String| said.split_once(" = ").unwrap().0.rsplit(": ").next().unwrap().to_string();
+        let idle = config.idle_keys(&resolved).into_iter().map(key).collect();
+        let rules = resolved.model.warnings().unwrap().into_iter().map(|rule| rule.pair.to_string()).collect();
+        [idle, rules]
+    }
+
+    /// What a run measured and its last weights, or why there is none.
+    fn outcome(config: &RunConfig, folder: &Path) -> Result<String, String> {
+        let _ = std::fs::remove_dir_all(folder);
+        let summary = train(config, folder, Start::New, &mut |_| {}).map_err(|e| e.to_string())?;
+        let mut text = format!("{:?} {:?}\n", summary.status, summary.learned);
+        for record in metrics::read(folder).map_err(|e| e.to_string())? {
+            text += &format!("{:?}\n", crate::Record { tokens_per_second: 0.0, ..record });
+        }
+        for file in crate::checkpoint::list(&folder.join("checkpoints")).unwrap() {
+            let bytes = std::fs::read(file).unwrap();
+            let tensors = SafeTensors::deserialize(&bytes).unwrap();
+            let tensors: BTreeMap<String, Vec<u8>> =
+                tensors.iter().map(|(name, view)| (name.into(), view.data().to_vec())).collect();
+            text += &format!("{tensors:?}\n");
+        }
+        Ok(text)
+    }
+
+    fn leaves(value: &Value, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+        match value {
+            Value::Table(table) => {
+                for (key, value) in table {
+                    path.push(key.clone());
+                    leaves(value, path, found);
+                    path.pop();
+                }
+            }
+            Value::Array(array) => {
+                for (i, value) in array.iter().enumerate() {
+                    path.push(i.to_string());
+                    leaves(value, path, found);
+                    path.pop();
+                }
+            }
+            Value::String(_) | Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => {
+                found.push(path.clone());
+            }
+        }
+    }
+
+    /// Other values that a key may have, the likeliest first.
+    fn others(value: &Value) -> Vec<Value> {
+        let names = [
+            "uniform", "fan_out", "paper", "width", "matrix", "nfnet", "table_3", "table_9", "relu", "silu", "bf16",
+            "decoder", "char", "normal", "one", "head", "authors", "timm",
+        ];
+        match value {
+            Value::Boolean(b) => vec![Value::Boolean(!b)],
+            Value::Integer(n) => [2 * n, n + 1, n / 2, n - 1, n + 2].map(Value::Integer).to_vec(),
+            Value::Float(x) => [4.0 * x, x / 4.0, x + 0.5, 1.0 - x, 2.0 * x].map(Value::Float).to_vec(),
+            Value::String(_) => names.map(|name| Value::String(name.into())).to_vec(),
+            Value::Datetime(_) | Value::Array(_) | Value::Table(_) => Vec::new(),
+        }
+    }
+
+    /// Keys that change no number by what they are, or not in so small a run, each with the reason.
+    const BY_WHAT_THEY_ARE: [(&str, &str); 11] = [
+        ("log.every", "how often a record is written"),
+        ("eval.every", "how often an evaluation is made"),
+        ("checkpoint.", "what is kept"),
+        ("versions.", "what wrote the run"),
+        ("threads", "of a size at which one thread does all"),
+        ("train.fused", "the last digits, of a size at which there are none"),
+        ("init.calibrate.tolerance", "one pass is enough here"),
+        ("init.calibrate.passes", "one pass is enough here"),
+        ("train.clip.max", "the gradients here are shorter"),
+        ("model.norm.eps", "of scale_norm and l2_norm: the least length to divide by, which nothing has here"),
+        ("model.qk_norm.eps", "as that of model.norm"),
+    ];
+
+    /// Configurations that together have every kind of table.
+    fn bases() -> Vec<Vec<String>> {
+        let mut all: Vec<Vec<String>> = Vec::new();
+        let mut add = |settings: &[&str]| all.push(settings.iter().map(ToString::to_string).collect());
+        add(&[]);
+        for norm in NormConfig::all() {
+            let has_none = norm.is_none();
+            let norm = format!("model.norm={}", norm.about().0);
+            add(&[&norm]);
+            if has_none {
+                continue;
+            }
+            add(&[&norm, "model.placement=none"]);
+            add(&[&norm, "model.placement=none", "model.mlp_placement=post_norm"]);
+            add(&[&norm, "model.block=[{range=[0,2], placement='none'}]"]);
+            add(&[&norm, "model.block=[{range=[0,2], norm={kind='rms_norm', eps=1e-3}}]", "model.placement=post_norm"]);
+        }
+        for placement in Placement::ALL {
+            let placement = format!("model.placement={}", placement.about().0);
+            add(&[&placement]);
+            let other = if placement.ends_with("sandwich") { "pre_norm" } else { "sandwich" };
+            add(&[&placement, &format!("model.block=[{{range=[0,2], placement='{other}'}}]")]);
+            add(&[&placement, "model.mlp_placement=admin", "model.block=[{range=[0,2], placement='post_norm'}]"]);
+        }
+        add(&["model.placement=admin", "init.calibrate=admin"]);
+        add(&["model.block=[{range=[0,1], placement='none', norm='rms_norm'}]"]);
+        for scale in ["depth", "{kind='constant', value=0.5}", "layer_scale", "re_zero", "skip_init", "nfnet", "fixup"]
+        {
+            let scale = format!("model.scale={scale}");
+            add(&[&scale]);
+            add(&[&scale, "model.placement=none"]);
+            add(&[&scale, "model.block=[{range=[0,2], scale='one'}]"]);
+        }
+        for scheme in Scheme::all() {
+            let init = format!("model.init={}", scheme.about().0);
+            add(&[&init, "model.placement=none", "model.tie_embeddings=false"]);
+            add(&[&init]);
+        }
+        for calibrate in Calibrate::ALL {
+            let calibrate = format!("init.calibrate={}", calibrate.about().0);
+            add(&[&calibrate, "model.bias=true", "init.calibrate.steps=2"]);
+            add(&[&calibrate, "model.bias=true"]);
+        }
+        for parametrization in [
+            "{kind='mup', base_width=8}",
+            "{kind='spectral', base_width=8}",
+            "{kind='depth_mup', base_width=8, base_depth=1}",
+            "{kind='complete_p', base_width=8, base_depth=1}",
+            "u_mup",
+        ] {
+            let parametrization = format!("model.parametrization={parametrization}");
+            let free = ["model.tie_embeddings=false", "optimizer.weight_decay={kind='independent', value=1e-3}"];
+            for more in [&[][..], &["model.attention_scale=0.3"], &["model.attention_scale=learned"]] {
+                add(&[&[parametrization.as_str()], &free[..], more].concat());
+            }
+        }
+        for optimizer in OptimizerConfig::all() {
+            let optimizer = format!("optimizer.kind={}", optimizer.about().0);
+            add(&[&optimizer]);
+            add(&[&optimizer, "optimizer.momentum=0.0", "optimizer.lr=0.5"]);
+        }
+        for schedule in [
+            "constant",
+            "cosine",
+            "linear",
+            "{kind='warmup_stable_decay', decay=2}",
+            "{kind='warmup_stable_decay', decay=1}",
+        ] {
+            let schedule = format!("schedule={schedule}");
+            for warmup in ["0", "1", "2"] {
+                add(&[&schedule, &format!("schedule.warmup={warmup}")]);
+            }
+        }
+        for more in [
+            "train.clip=0",
+            "train.clip=0.01",
+            "train.clip=adaptive",
+            "model.position=rope",
+            "model.position=sinusoidal",
+            "model.position=none",
+            "model.qk_norm=rms_norm",
+            "model.qk_norm=l2_norm",
+            "model.embedding_norm=layer_norm",
+            "model.embedding_scale=learned",
+            "model.embedding_scale=2",
+            "model.attention_scale=learned",
+            "model.weight_norm=weight_norm",
+            "model.weight_norm=scaled_weight_standardization",
+            "model.activation=swi_glu",
+            "model.zero_writers=true",
+            "data.task=recall",
+            "data.task=copy",
+            "model.dropout=0.2",
+            "model.bias=true",
+            "model.tie_embeddings=false",
+            "model.n_kv_heads=1",
+            "model.head_bias=true",
+        ] {
+            add(&[more]);
+        }
+        add(&["model.position=rope", "model.n_heads=8"]);
+        add(&["model.zero_writers=true", "model.init=zero"]);
+        all
+    }
+
+    /// A configuration with another value at a path; what follows from other keys is written down where it is needed.
+    fn with(base: &RunConfig, resolved: &Value, path: &[String], other: Value) -> Option<RunConfig> {
+        let mut root = base.to_value();
+        let (last, parents) = path.split_last()?;
+        for n in 1..=parents.len() {
+            if !at(&root, &path[..n]).is_some_and(|inner| inner.is_table() || inner.is_array()) {
+                let whole = at(resolved, &path[..n])?.clone();
+                at_mut(&mut root, &path[..n - 1])?.as_table_mut()?.insert(path[n - 1].clone(), whole);
+            }
+        }
+        match at_mut(&mut root, parents)? {
+            Value::Table(table) => drop(table.insert(last.clone(), other)),
+            Value::Array(array) => *array.get_mut(last.parse::<usize>().ok()?)? = other,
+            _ => return None,
+        }
+        RunConfig::parse(&toml::to_string(&root).ok()?, "run.toml", &[]).ok()
+    }
+
+    /// Pairs of runs that differ in one key, of every base: of its own keys, or of all.
+    fn check_pairs(name: &str, of_all_keys: bool) -> usize {
+        let scratch = std::env::temp_dir().join(format!("unitgain-idle-{name}-{}", std::process::id()));
+        let (mut silent, mut wrong, mut seen, mut pairs) = (Vec::new(), Vec::new(), BTreeSet::new(), 0);
+        for settings in bases() {
+            let Ok(base) = RunConfig::parse(TINY, "run.toml", &settings) else { continue };
+            let Ok((resolved, _)) = base.prepare() else { continue };
+            let root = resolved.to_value();
+            // One that calibrates for long has the keys of the short one.
+            let steps = at(&root, &parts("init.calibrate.steps")).and_then(Value::as_integer);
+            if steps.is_some_and(|steps| steps > 2) {
+                continue;
+            }
+            let own = outcome(&base, &scratch).unwrap();
+            let [idle, _] = told(&base);
+            for key in &idle {
+                // A key that has no default is compared with no decay.
+                let without = base.without(&parts(key)).or_else(|| with(&base, &root, &parts(key), Value::Integer(0)));
+                if outcome(&without.unwrap(), &scratch) != Ok(own.clone()) {
+                    wrong.push(format!("{settings:?}: {key}"));
+                }
+            }
+            let mut paths = Vec::new();
+            leaves(&root, &mut Vec::new(), &mut paths);
+            for path in paths {
+                let (last, table) = path.split_last().unwrap();
+                let (key, value) = (shown(&path), at(&root, &path).unwrap());
+                let is_own = |setting: &String| key.starts_with(setting.split('=').next().unwrap());
+                let is_asked = of_all_keys || settings.is_empty() || settings.iter().any(is_own);
+                if !is_asked || TAGS.contains(&last.as_str()) {
+                    continue;
+                }
+                let kind = at(&root, &[table, &["kind".to_string()]].concat()).map(Value::to_string);
+                if !seen.insert((key.clone(), kind, settings.clone())) {
+                    continue;
+                }
+                let changed = others(value).into_iter().filter(|other| other != value).find_map(|other| {
+                    let config = with(&base, &root, &path, other)?;
+                    Some((outcome(&config, &scratch).ok()?, config))
+                });
+                let Some((theirs, config)) = changed else { continue };
+                pairs += 1;
+                let is_told = [&base, &config].into_iter().map(told).any(|[idle, rules]| {
+                    idle.iter().any(|said| is_within(&key, said))
+                        || rules.iter().any(|pair| pair.contains(&format!("{last} = ")))
+                });
+                let is_known = BY_WHAT_THEY_ARE.iter().any(|(own, _)| key.starts_with(own));
+                if own == theirs && !is_told && !is_known {
+                    silent.push(format!("{settings:?}: {key} = {value}"));
+                }
+            }
+        }
+        let _ = std::fs::remove_dir_all(&scratch);
+        let [silent, wrong] = [silent, wrong].map(|all| all.join("\n"));
+        assert!(silent.is_empty() && wrong.is_empty(), "{pairs} pairs\nnot told:\n{silent}\nwrongly told:\n{wrong}");
+        pairs
+    }
+
+    /// Where all numbers of two runs are equal, one of the two says that the key does nothing; and a key that is said to do
+    /// nothing can be left out.
+    #[test]
+    fn keys_that_do_nothing_are_those_that_are_told() {
+        let pairs = check_pairs("own", false);
+        assert!(pairs > 300, "{pairs}");
+    }
+
+    #[test]
+    #[ignore = "minutes: every key of every base"]
+    fn all_keys_that_do_nothing_are_those_that_are_told() {
+        let pairs = check_pairs("all", true);
+        assert!(pairs > 3000, "{pairs}");
+    }
+
+    #[test]
+    fn a_key_that_does_nothing_is_told_with_its_line() {
+        let said = |text: &str| {
+            let config = RunConfig::parse(text, "run.toml", &[]).unwrap();
+            config.idle_keys(&config.prepare().unwrap().0)
+        };
+        let text = "[model]\nplacement = 'none'\n\n[model.norm]\nkind = 'rms_norm'\n[schedule]\nkind = 'warmup_stable_decay'\n\
+                    decay = 0\nmin_ratio = 0.5\n";
+        let found = said(text);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(
+            found[0].starts_with("run.toml:4: model.norm = \"rms_norm\" does nothing: no placement asks"),
+            "{found:?}"
+        );
+        assert!(found[1].starts_with("run.toml:9: schedule.min_ratio = 0.5 does nothing: "), "{found:?}");
+        // What is as it would be anyway is no reason to say something.
+        assert_eq!(said("[model]\nplacement = 'none'\nnorm = 'layer_norm'"), Vec::<String>::new());
+        assert_eq!(said(""), Vec::<String>::new());
+        // A run's own configuration has every default written out.
+        let resolved = RunConfig::parse("[model]\nplacement = 'none'", "run.toml", &[]).unwrap().prepare().unwrap().0;
+        assert_eq!(said(&resolved.to_toml()), Vec::<String>::new());
+    }
+}
