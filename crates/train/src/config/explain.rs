@@ -23,6 +23,9 @@ pub(super) struct Fault {
 /// Most faults that are told at once.
 pub(super) const MOST_FAULTS: usize = 50;
 
+/// No key is as long; the distance of two names costs the product of their lengths.
+const LONGEST_NAME: usize = 64;
+
 /// Reads a configuration and collects all that is wrong with it. What is wrong is taken out of `root`, so that what is
 /// left can be read.
 pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault>> {
@@ -338,12 +341,18 @@ fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Fault {
 
 /// The known name that a misspelt one most likely means.
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    if name.len() > LONGEST_NAME {
+        return None;
+    }
     let (distance, best) = known.iter().map(|k| (strsim::damerau_levenshtein(name, k), *k)).min()?;
     (distance <= 1.max(name.len() / 3)).then_some(best)
 }
 
 /// The key of another table that a misspelt name most likely means.
 fn near_elsewhere(name: &str, keys: &Keys) -> Option<String> {
+    if name.len() > LONGEST_NAME {
+        return None;
+    }
     let last = |key: &Vec<String>| key.last().cloned().unwrap_or_default();
     let distance = |key: &&Vec<String>| strsim::damerau_levenshtein(name, &last(key));
     // One of just this name is of another kind of the same table.

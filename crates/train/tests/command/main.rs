@@ -17,6 +17,7 @@ mod speed;
 mod sweep;
 #[cfg(target_os = "linux")]
 mod terminal;
+mod untrusted;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
