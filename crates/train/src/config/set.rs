@@ -69,10 +69,11 @@ fn put(table: &mut Table, key: &str, value: Value, default: Option<&Value>) {
     if TAGS.contains(&key) && table.get(key).is_some_and(|kind| *kind != value) {
         table.clear();
     }
-    if value.is_table() {
-        if let Some(Holder::Table(inner)) = Holder::Table(table).enter(key, default) {
-            return merge(inner, value, default);
-        }
+    // A value that is no table must not make one of a kind that is written as a name.
+    if value.is_table()
+        && let Some(Holder::Table(inner)) = Holder::Table(table).enter(key, default)
+    {
+        return merge(inner, value, default);
     }
     table.insert(key.to_string(), value);
 }
