@@ -260,5 +260,14 @@ impl ModelConfig {
 }
 
 pub(crate) fn value(key: &str, value: impl Display, problem: impl Into<String>) -> ModelError {
-    ModelError::Value { key: key.into(), value: value.to_string(), problem: problem.into() }
+    let value = value.to_string();
+    // 1e300 has 301 digits.
+    let value = match value.parse::<f64>() {
+        Ok(x) if value.len() > LONGEST_NUMBER => format!("{x:e}"),
+        Ok(_) | Err(_) => value,
+    };
+    ModelError::Value { key: key.into(), value, problem: problem.into() }
 }
+
+/// Digits of the largest whole number.
+const LONGEST_NUMBER: usize = 20;

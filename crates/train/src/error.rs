@@ -101,7 +101,11 @@ impl Error {
     pub(crate) const CONFIGURATION: &str = "configuration";
 
     pub(crate) fn config(key: &str, problem: impl Into<String>) -> Self {
-        Self::Config { origin: Self::CONFIGURATION.into(), key: key.into(), problem: problem.into() }
+        let problem = problem.into();
+        // A number that a problem begins with: 1e300 has 301 digits, and the largest whole number 20.
+        let long = problem.split_once(' ').filter(|(number, _)| number.len() > 20);
+        let short = long.and_then(|(number, rest)| Some(format!("{:e} {rest}", number.parse::<f64>().ok()?)));
+        Self::Config { origin: Self::CONFIGURATION.into(), key: key.into(), problem: short.unwrap_or(problem) }
     }
 
     /// An error of the configuration in a file, where it does not say so itself.
