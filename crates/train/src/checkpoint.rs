@@ -8,7 +8,7 @@ use crate::data::Tokenizer;
 use crate::files::{self, write_atomically};
 use crate::folder::{self, CHECKPOINTS};
 use crate::optim::State;
-use crate::{Digest, Divergence, Error, Record, RunConfig, Task, Trainer};
+use crate::{Digest, Divergence, Error, Record, RunConfig, Task, Trainer, read};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -19,6 +19,8 @@ use unitgain_model::{ModelConfig, ParamTable, Transformer};
 
 /// Name and number of the format.
 const FORMAT: &str = "unitgain-checkpoint-3";
+/// Memory that a checkpoint takes while it is read, over its length: the file, and its tensors.
+const HELD: f64 = 2.0;
 /// Key of our entry in the metadata of the file.
 const METADATA: &str = "unitgain";
 
@@ -232,7 +234,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] for a truncated file or one that something else wrote.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let contents = std::fs::read(path).map_err(Error::io("read", path))?;
+        let contents = read::fitting(path, HELD).map_err(Error::io("read", path))?;
         let failed = |problem: String| Error::Checkpoint { path: path.to_path_buf(), problem };
         let damaged = |e: &dyn std::fmt::Display| {
             failed(format!("is truncated or damaged ({e}); delete it to resume from the one before"))

@@ -4,7 +4,7 @@ use crate::checkpoint::{self, Checkpoint, Position};
 use crate::config::ConfigFile;
 use crate::files::{self, Digest, write_atomically};
 use crate::metrics::{self, Status};
-use crate::{Error, HeldOut, Record, RunConfig, Start, Summary};
+use crate::{Error, HeldOut, Record, RunConfig, Start, Summary, read};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -53,12 +53,13 @@ impl Contents {
 
     /// Whether a folder with these contents is a run, at whatever moment it was broken off.
     fn is_run(&self, folder: &Path) -> bool {
-        let is_own_config = || match fs::read_to_string(folder.join("config.toml")) {
+        let is_own_config = || match read::text(&folder.join("config.toml"), read::MOST_WRITTEN) {
             Ok(text) => text.contains(SEAL),
             Err(_) => true,
         };
         self.has_checkpoint
-            || fs::read(folder.join("summary.json")).is_ok_and(|text| serde_json::from_slice::<Summary>(&text).is_ok())
+            || read::bytes(&folder.join("summary.json"), read::MOST_WRITTEN)
+                .is_ok_and(|text| serde_json::from_slice::<Summary>(&text).is_ok())
             || (self.has_files && self.foreign.is_none() && is_own_config())
     }
 }
@@ -157,7 +158,7 @@ pub(crate) fn remove_unfinished(folder: &Path) -> Result<(), Error> {
 
 /// The summary of the run in a folder, if there is one that is as it was written.
 pub(crate) fn read_summary(folder: &Path) -> Option<Summary> {
-    let text = fs::read(folder.join("summary.json")).ok()?;
+    let text = read::bytes(&folder.join("summary.json"), read::MOST_WRITTEN).ok()?;
     let summary = Summary::parse(&text);
     if summary.is_none() {
         tracing::warn!("{}: its checksum is wrong, so it is not used", folder.join("summary.json").display());
@@ -199,7 +200,7 @@ pub(crate) fn check_ended(folder: &Path, summary: &Summary, config: &RunConfig) 
 /// [`Error::Folder`] where they are not those that the summary was written from.
 pub(crate) fn records_of(folder: &Path, summary: &Summary) -> Result<Vec<Record>, Error> {
     let path = folder.join("metrics.jsonl");
-    let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    let text = read::fitting_text(&path, metrics::HELD).map_err(Error::io("read", &path))?;
     if Digest::of(&text) != summary.records {
         return refuse(
             folder,
@@ -233,7 +234,7 @@ pub(crate) fn is_sealed(text: &str) -> bool {
 /// [`Error::Folder`] for a file that is not as it was written, and as [`RunConfig::load`].
 pub(crate) fn configuration(folder: &Path, settings: &[String]) -> Result<RunConfig, Error> {
     let path = folder.join("config.toml");
-    match fs::read_to_string(&path) {
+    match read::all(&path, read::MOST_WRITTEN).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
         Ok(text) if is_sealed(&text) => ConfigFile::load(&path)?.with(settings),
         Err(e) if e.kind() == ErrorKind::NotFound => match Checkpoint::newest(folder) {
             Ok(checkpoint) => {
@@ -246,8 +247,8 @@ pub(crate) fn configuration(folder: &Path, settings: &[String]) -> Result<RunCon
                  TOML file and --out",
             ),
         },
-        Err(e) if e.kind() != ErrorKind::InvalidData => Err(Error::io("read", &path)(e)),
-        Ok(_) | Err(_) => refuse(
+        Err(e) => Err(Error::io("read", &path)(e)),
+        Ok(_) => refuse(
             folder,
             "its config.toml is not as it was written. Changes go on the command line: --set key=value. Restore it; or \
              remove it, to go on with the configuration that the newest checkpoint holds",
@@ -258,7 +259,7 @@ pub(crate) fn configuration(folder: &Path, settings: &[String]) -> Result<RunCon
 /// The configuration in the `config.toml` of a folder, where that is as a run wrote it.
 pub(crate) fn sealed_configuration(folder: &Path) -> Option<RunConfig> {
     let path = folder.join("config.toml");
-    let text = fs::read_to_string(&path).ok().filter(|text| is_sealed(text))?;
+    let text = read::text(&path, read::MOST_WRITTEN).ok().filter(|text| is_sealed(text))?;
     ConfigFile::parse(&text, &path.display().to_string()).ok()?.with(&[]).ok()
 }
 
@@ -328,7 +329,7 @@ pub(crate) fn check_same_settings(there: &RunConfig, config: &RunConfig, folder:
 /// [`Error::Folder`] where the file does not begin with the records of the checkpoint, or goes on with something else.
 pub(crate) fn keep_records(folder: &Path, step: usize, kept: Digest) -> Result<String, Error> {
     let path = folder.join("metrics.jsonl");
-    let bytes = match fs::read(&path) {
+    let bytes = match read::fitting(&path, metrics::HELD) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
         Err(e) => return Err(Error::io("read", &path)(e)),

@@ -2,7 +2,7 @@
 
 use crate::process::Process;
 use crate::step::HostRow;
-use crate::{Digest, Divergence, Error, files};
+use crate::{Digest, Divergence, Error, files, read};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,13 +50,16 @@ pub struct Record {
     pub excess: Option<f64>,
 }
 
+/// Memory that records take, over the length of their text.
+pub(crate) const HELD: f64 = 4.0;
+
 /// All records of the run in a folder, without a last line that a killed process left unfinished.
 ///
 /// # Errors
 /// [`Error::Io`], and [`Error::Folder`] with the number of the line that is not a record, or whose step does not follow.
 pub fn read(folder: &Path) -> Result<Vec<Record>, Error> {
     let path = folder.join("metrics.jsonl");
-    let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    let text = read::fitting_text(&path, HELD).map_err(Error::io("read", &path))?;
     let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
     parse(folder, complete, 0)
 }
@@ -236,6 +239,18 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// The summary of the run in a folder.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and [`Error::Folder`] for one that is not as it was written.
+    pub fn of_run(folder: &Path) -> Result<Self, Error> {
+        let text = read::bytes(&folder.join("summary.json"), read::MOST_WRITTEN)?;
+        Self::parse(&text).ok_or_else(|| Error::Folder {
+            path: folder.to_path_buf(),
+            problem: "its summary.json is not as it was written; --resume makes it anew from the records".into(),
+        })
+    }
+
     /// As text, with its checksum.
     pub(crate) fn sealed(&mut self) -> String {
         self.checksum = self.own_checksum();

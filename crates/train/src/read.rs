@@ -1,6 +1,6 @@
 //! Reading of files whole: only of what is a file, and never more of it than is asked for.
 
-use crate::Error;
+use crate::{Error, memory};
 use std::fs::{self, File, FileType};
 use std::io::{self, Read};
 use std::path::Path;
@@ -21,10 +21,7 @@ pub(crate) fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// As there, and for a file that is not UTF-8.
 pub(crate) fn text(path: &Path, most: u64) -> Result<String, Error> {
-    String::from_utf8(bytes(path, most)?).map_err(|e| {
-        let problem = format!("it is not valid UTF-8 at byte {}", e.utf8_error().valid_up_to());
-        Error::io("read", path)(io::Error::new(io::ErrorKind::InvalidData, problem))
-    })
+    String::from_utf8(bytes(path, most)?).map_err(|e| Error::io("read", path)(not_text(e)))
 }
 
 /// As [`bytes`], with the system's own error.
@@ -41,6 +38,29 @@ pub(crate) fn all(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     // A file may grow while it is read, and what the kernel makes up as it is read says 0.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most { Err(too_long(bytes.len() as u64, most)) } else { Ok(bytes) }
+}
+
+/// The bytes of a file of any length, where the memory that is left is enough for so many bytes for each of its.
+///
+/// # Errors
+/// What the system says; and for what is not a file, or is too long for the memory.
+pub(crate) fn fitting(path: &Path, bytes_each: f64) -> io::Result<Vec<u8>> {
+    let (_, length) = open(path, u64::MAX)?;
+    memory::check(bytes_each * length as f64).map_err(|problem| io::Error::new(io::ErrorKind::OutOfMemory, problem))?;
+    all(path, length)
+}
+
+/// As [`fitting`], of a file that is UTF-8.
+///
+/// # Errors
+/// As there, and for a file that is not UTF-8.
+pub(crate) fn fitting_text(path: &Path, bytes_each: f64) -> io::Result<String> {
+    String::from_utf8(fitting(path, bytes_each)?).map_err(not_text)
+}
+
+fn not_text(e: std::string::FromUtf8Error) -> io::Error {
+    let problem = format!("it is not valid UTF-8 at byte {}", e.utf8_error().valid_up_to());
+    io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
 /// Opens a file of at most `most` bytes, and says how long it is.

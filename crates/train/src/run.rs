@@ -7,7 +7,7 @@ use crate::folder as on_disk;
 use crate::metrics::{self, At, FORMAT, Seconds, Status, peak_memory};
 use crate::process::{Process, now};
 use crate::step::{HostRow, Row, read_rows};
-use crate::{Digest, Error, HeldOut, Measured, Record, RunConfig, Summary, Task, Trainer, calibrate, device};
+use crate::{Digest, Error, HeldOut, Measured, Record, RunConfig, Summary, Task, Trainer, calibrate, device, read};
 use burn::tensor::Device;
 use std::fs::{self, File};
 use std::io::Write;
@@ -555,7 +555,8 @@ impl Run {
     fn check_files(&self) -> Result<(), Error> {
         let metrics = fs::symlink_metadata(self.folder.join("metrics.jsonl"));
         let has_records = metrics.is_ok_and(|there| there.is_file() && there.len() == self.recorded.0);
-        let has_config = fs::read(self.folder.join("config.toml")).is_ok_and(|there| there == self.written.as_bytes());
+        let config = read::all(&self.folder.join("config.toml"), read::MOST_WRITTEN);
+        let has_config = config.is_ok_and(|there| there == self.written.as_bytes());
         let lost = match (has_records, has_config) {
             (true, true) => return Ok(()),
             (false, _) => "metrics.jsonl",

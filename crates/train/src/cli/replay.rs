@@ -1,9 +1,9 @@
 use super::progress::Count;
-use super::{Outcome, table};
+use super::{Outcome, printable, table};
 use std::io::Write;
 use std::path::PathBuf;
+use unitgain_train::Summary;
 use unitgain_train::replay::{Look, Replay, replay};
-use unitgain_train::{Error, Summary};
 
 /// Make one step of a run again, and say where its first number stands that is not finite
 #[derive(clap::Args)]
@@ -38,7 +38,7 @@ impl Args {
         })?;
         count.iter().for_each(Count::finish);
         if self.json {
-            writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&found)?)?;
+            writeln!(printable::raw(), "{}", serde_json::to_string_pretty(&found)?)?;
         } else {
             self.print(&found)?;
         }
@@ -46,18 +46,14 @@ impl Args {
     }
 
     fn last_divergence(&self) -> anyhow::Result<usize> {
-        let path = self.run.join("summary.json");
-        let text = std::fs::read(&path).map_err(|source| Error::Io { action: "read", path: path.clone(), source })?;
-        let summary: Summary =
-            serde_json::from_slice(&text).map_err(|e| anyhow::anyhow!("{} is damaged: {e}", path.display()))?;
-        let last = summary.divergences.last().map(|divergence| divergence.step);
+        let last = Summary::of_run(&self.run)?.divergences.last().map(|divergence| divergence.step);
         last.ok_or_else(|| {
             anyhow::anyhow!("the run in {} has not diverged; say which step with --step", self.run.display())
         })
     }
 
     fn print(&self, found: &Replay) -> anyhow::Result<()> {
-        let mut out = std::io::stdout();
+        let mut out = printable::out();
         let first = found.looks.iter().position(|look| look.not_finite > 0);
         let shown = match first {
             Some(at) if !self.full => at.saturating_sub(AROUND)..(at + AROUND).min(found.looks.len()),

@@ -124,7 +124,8 @@ mod tests {
     /// What a run measured and its last weights, or why there is none.
     fn outcome(config: &RunConfig, folder: &Path) -> Result<String, String> {
         let _ = std::fs::remove_dir_all(folder);
-        let summary = train(config, folder, Start::New, &mut |_| {}).map_err(|e| e.to_string())?;
+        let summary = train(config, folder, Start::New, &mut |_| std::ops::ControlFlow::Continue(()))
+            .map_err(|e| e.to_string())?;
         let mut text = format!("{:?} {:?}\n", summary.status, summary.learned);
         for record in metrics::read(folder).map_err(|e| e.to_string())? {
             text += &format!("{:?}\n", crate::Record { tokens_per_second: 0.0, ..record });

@@ -1,7 +1,6 @@
 use super::{Tokenizer, TokenizerKind, below};
-use crate::{Error, files, memory, read};
+use crate::{Error, files, read};
 use rand_chacha::ChaCha8Rng;
-use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +45,7 @@ const CODE_POINTS: usize = char::MAX as usize + 1;
 
 impl TextTokens {
     pub(super) fn read(path: &Path, kind: TokenizerKind, time: usize) -> Result<Self, Error> {
-        let bytes = bytes(path, kind).map_err(|e| {
+        let bytes = read::fitting(path, kind.bytes_each()).map_err(|e| {
             let folder = std::env::current_dir().unwrap_or_default();
             Error::Data(format!(
                 "cannot read data.path = {}: {e}. A path in a configuration is relative to its file, one of --set to {}",
@@ -107,14 +106,6 @@ impl TextTokens {
         let start = below(rng, self.train - self.time);
         self.tokens.of(start..start + self.time + 1)
     }
-}
-
-/// The bytes of a text for whose tokens there is memory.
-fn bytes(path: &Path, kind: TokenizerKind) -> io::Result<Vec<u8>> {
-    let (_, length) = read::open(path, u64::MAX)?;
-    memory::check(kind.bytes_each() * length as f64)
-        .map_err(|problem| io::Error::new(io::ErrorKind::OutOfMemory, problem))?;
-    read::all(path, length)
 }
 
 /// A token for each character, numbered in the order of their code points.

@@ -3,7 +3,7 @@
 use super::plan::Job;
 use crate::files::{self, write_atomically};
 use crate::metrics::Status;
-use crate::{Error, RunConfig, Summary, device, folder as on_disk};
+use crate::{Error, RunConfig, Summary, device, folder as on_disk, read};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -364,7 +364,7 @@ fn check(options: &Options, mark: &Mark<'_>) -> Result<(), Error> {
         if options.force {
             return Ok(());
         }
-        let there = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let there = read::text(&path, read::MOST_WRITTEN)?;
         return match (mark.is_same)(&there) {
             true => Ok(()),
             false => refuse(format!(
@@ -465,8 +465,7 @@ fn cost(job: &Job) -> f64 {
 /// The end of a file.
 fn tail(path: &Path) -> Option<String> {
     const BYTES: u64 = 64 << 10;
-    let mut file = File::open(path).ok()?;
-    let length = file.metadata().ok()?.len();
+    let (mut file, length) = read::open(path, u64::MAX).ok()?;
     file.seek(SeekFrom::Start(length.saturating_sub(BYTES))).ok()?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).ok()?;

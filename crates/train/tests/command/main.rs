@@ -9,10 +9,10 @@ mod config;
 mod crash;
 #[cfg(unix)]
 mod damage;
-#[cfg(unix)]
-mod signals;
 #[cfg(target_os = "linux")]
 mod random;
+#[cfg(unix)]
+mod signals;
 mod speed;
 mod sweep;
 #[cfg(target_os = "linux")]

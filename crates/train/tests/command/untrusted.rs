@@ -176,7 +176,7 @@ fn change(place: &Place, run: &str, weight: impl Fn(f32) -> f32, position: impl 
     trainer.model = assign(trainer.model, &changed).unwrap();
     let mut other = checkpoint.position.clone();
     position(&mut other);
-    checkpoint::save(&place.0.join(run).join("checkpoints"), &trainer, &other, config, 100).unwrap();
+    checkpoint::save(&place.0.join(run).join("checkpoints"), &trainer, &other, config).unwrap();
 }
 
 #[test]
