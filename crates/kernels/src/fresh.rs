@@ -158,10 +158,38 @@ mod tests {
     }
 
     #[test]
+    fn several_threads_write_what_one_does() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        pool.install(|| {
+            for (n, size) in [(1, 1), (7, 2), (100, 33), (1001, 100)] {
+                let values = written(n, size, |first, room| fill(room, |i| (first + i) as f32));
+                let (a, b) = written_pair([(n, size), (2 * n, 2 * size)], |first, a, b| {
+                    (fill(a, |i| (first + i) as f32), fill(b, |i| (2 * first + i) as f32))
+                });
+                assert!(values.iter().enumerate().all(|(i, v)| *v == i as f32) && values.len() == n && a == values);
+                assert!(b.iter().enumerate().all(|(i, v)| *v == i as f32) && b.len() == 2 * n);
+            }
+        });
+    }
+
+    #[test]
+    fn one_that_panics_leaves_nothing_unwritten_to_be_read() {
+        let half = std::panic::catch_unwind(|| {
+            written(100, 10, |first, room| match first {
+                50 => panic!("half way"),
+                _ => fill(room, |i| i as f32),
+            })
+        });
+        assert!(half.is_err());
+    }
+
+    #[test]
     fn a_map_is_summed() {
         for n in [0, 1, 31, 32, 33, 100] {
             let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
             let twice: Vec<f32> = x.iter().map(|x| x * 2.0).collect();
+            let mut room = Vec::with_capacity(n);
+            assert_eq!(map(&mut room.spare_capacity_mut()[..n], &x, |x| x * 2.0), twice);
             let mut room = Vec::with_capacity(n);
             let (values, sum) = map_and_sum(&mut room.spare_capacity_mut()[..n], &x, |x| x * 2.0);
             assert!(values == twice && sum == twice.iter().sum::<f32>());

@@ -66,8 +66,8 @@ pub fn product_into<'a>(
     a: Matrix<'_>,
     b: Matrix<'_>,
 ) -> &'a mut [f32] {
-    assert_eq!(out.len(), m * n, "the product does not fit");
-    if m * n == 0 || k == 0 {
+    assert_eq!(Some(out.len()), m.checked_mul(n), "the product does not fit");
+    if out.is_empty() || k == 0 {
         return fill(out, |_| 0.0);
     }
     check((m, n, k), a, b);
@@ -80,9 +80,12 @@ pub fn product_into<'a>(
     }
 }
 
-/// Number of elements up to the last that a matrix has.
+/// Number of elements up to the last that a matrix has; the largest number, which no slice has, where that overflows.
 fn reach(r: usize, c: usize, rows: usize, columns: usize) -> usize {
-    if r == 0 || c == 0 { 0 } else { (r - 1) * rows + (c - 1) * columns + 1 }
+    if r == 0 || c == 0 {
+        return 0;
+    }
+    (r - 1).saturating_mul(rows).saturating_add((c - 1).saturating_mul(columns)).saturating_add(1)
 }
 
 fn check((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>) {
@@ -175,7 +178,9 @@ mod tests {
 
     #[test]
     fn products_are_those_of_the_definition_for_every_layout() {
-        for (m, n, k) in [(1, 1, 1), (3, 5, 7), (64, 33, 17), (130, 70, 65), (2, 3, 0)] {
+        // Miri takes minutes for the largest.
+        let sizes = [(1, 1, 1), (3, 5, 7), (2, 3, 0), (64, 33, 17), (130, 70, 65)];
+        for (m, n, k) in sizes.into_iter().take(if cfg!(miri) { 3 } else { 5 }) {
             let numbers = |n: usize, salt: usize| -> Vec<f32> {
                 (0..n).map(|i| ((i * 37 + salt) % 23) as f32 / 11.0 - 1.0).collect()
             };
@@ -199,8 +204,74 @@ mod tests {
                     }
                 }
             }
-            assert_eq!(column_sums(&b, n).len(), n);
         }
+    }
+
+    #[test]
+    fn a_product_leaves_what_is_between_its_rows() {
+        for (m, n, k, stride) in [(1, 1, 1, 1), (2, 3, 0, 5), (5, 7, 3, 7), (5, 7, 3, 9), (17, 33, 20, 40)] {
+            let (a, b) = (vec![2.0; m * k], vec![0.5; k * n]);
+            // Exactly as long as it has to be.
+            let mut out = vec![7.0; (m - 1) * stride + n];
+            multiply(&mut out, stride, (m, n, k), Matrix::new(&a, k, 1), Matrix::new(&b, n, 1), false);
+            let want = |i: usize| if i % stride < n { k as f32 } else { 7.0 };
+            assert!(out.iter().enumerate().all(|(i, x)| *x == want(i)), "{m} {n} {k} {stride}: {out:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_has_no_product() {
+        let none = Matrix::new(&[], 1, 1);
+        multiply(&mut [], 1, (0, 1, 0), none, none, false);
+        assert_eq!(product((3, 2, 0), none, none), [0.0; 6]);
+    }
+
+    #[test]
+    fn products_on_several_threads_are_those_on_one() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let (m, n, k) = (50, 67, 43);
+        let numbers = |n: usize| -> Vec<f32> { (0..n).map(|i| ((i * 37) % 23) as f32 - 11.0).collect() };
+        let (a, b) = (numbers(m * k), numbers(k * n));
+        let (a, b) = (Matrix::new(&a, k, 1), Matrix::new(&b, n, 1));
+        let mut one = vec![0.0; m * n];
+        multiply(&mut one, n, (m, n, k), a, b, false);
+        pool.install(|| {
+            assert!(rows_of_a_thread((m, n, k)) < m, "several threads");
+            assert_eq!(product((m, n, k), a, b), one);
+        });
+    }
+
+    #[test]
+    fn columns_are_summed() {
+        for n in [1, 3, 15, 16, 17, 32, 33, 64, 100] {
+            for m in [0, 1, 2, 5] {
+                let x: Vec<f32> = (0..m * n).map(|i| (i % 29) as f32).collect();
+                let want: Vec<f32> = (0..n).map(|c| (0..m).map(|r| x[r * n + c]).sum()).collect();
+                assert_eq!(column_sums(&x, n), want);
+            }
+        }
+    }
+
+    #[test]
+    fn distances_that_overflow_are_refused() {
+        let far = |(m, n, k): (usize, usize, usize), a: (usize, usize), b: (usize, usize), stride: usize| {
+            let product = || {
+                let (a, b) = (Matrix::new(&[0.0; 4], a.0, a.1), Matrix::new(&[0.0; 4], b.0, b.1));
+                multiply(&mut [0.0; 4], stride, (m, n, k), a, b, false);
+            };
+            assert!(std::panic::catch_unwind(product).is_err(), "{m} {n} {k} {a:?} {b:?} {stride}");
+        };
+        let half = 1 << (usize::BITS - 1);
+        far((3, 1, 1), (half, 1), (1, 1), 1);
+        far((1, 1, 3), (1, half), (1, 1), 1);
+        far((1, 1, 3), (1, 1), (half, 1), 1);
+        far((3, 1, 1), (1, 1), (1, 1), half);
+        // As many elements as the room, were it not for the overflow.
+        let much = std::panic::catch_unwind(|| {
+            let none = Matrix::new(&[0.0; 4], 0, 0);
+            written(2, 2, |_, room| product_into(room, (half + 1, 2, 1), none, none))
+        });
+        assert!(much.is_err());
     }
 
     #[test]

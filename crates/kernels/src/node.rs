@@ -156,3 +156,18 @@ pub fn matrix(x: &FlexTensor) -> Option<Matrix<'_>> {
     let (rows, columns) = (usize::try_from(rows).ok()?, usize::try_from(columns).ok()?);
     Some(Matrix::new(&x.storage::<f32>()[x.layout().start_offset()..], rows, columns))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_threads_write_all_zeros() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        for n in [0, 1, 1000, 40_000, 50_001] {
+            let zeros = pool.install(|| empty(n));
+            assert!(zeros.len() == n && zeros.iter().all(|x| *x == 0.0));
+        }
+        assert!(pool.install(|| piece(50_001, 64, 1)) < 50_001, "several threads");
+    }
+}

@@ -53,3 +53,28 @@ macro_rules! simd {
         }
     };
 }
+
+#[cfg(test)]
+mod tests {
+    simd! {
+        /// Adds `x` to each.
+        fn add<'a>(values: &'a mut [f32], x: f32) -> &'a mut [f32] = add_body
+    }
+
+    #[inline(always)]
+    fn add_body<const F: bool>(values: &mut [f32], x: f32) -> &mut [f32] {
+        for value in values.iter_mut() {
+            *value += x;
+        }
+        values
+    }
+
+    #[test]
+    fn a_loop_stays_within_slices_of_every_length() {
+        for n in 0..70 {
+            let mut all = vec![1.0; n + 2];
+            assert_eq!(add(&mut all[1..=n], 2.0), vec![3.0; n]);
+            assert_eq!((all[0], all[n + 1]), (1.0, 1.0));
+        }
+    }
+}
