@@ -52,11 +52,17 @@ impl Writer {
     /// Loads the newest checkpoint of a run folder.
     ///
     /// # Errors
-    /// As [`Checkpoint::newest`] and [`Checkpoint::load_model`], [`Error::Device`], and [`Error::Generate`] for a norm
-    /// over the sequence.
+    /// As [`Checkpoint::newest`] and [`Writer::of`].
     pub fn open(run: &Path, backend: &str) -> Result<Self, Error> {
+        Self::of(&Checkpoint::newest(run)?, backend)
+    }
+
+    /// Of a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Device`], [`Error::Checkpoint`], and [`Error::Generate`] for a norm over the sequence.
+    pub fn of(checkpoint: &Checkpoint, backend: &str) -> Result<Self, Error> {
         let device = device::from_name(backend)?;
-        let checkpoint = Checkpoint::newest(run)?;
         let config = &checkpoint.config;
         if let Some(norm) = config.model.norms().find(|norm| norm.needs_the_sequence()) {
             return Err(Error::Generate(format!(
