@@ -6,6 +6,7 @@ mod blocks;
 mod calibrate;
 mod combinations;
 mod common;
+mod corpus;
 mod devices;
 mod examples;
 mod golden_extras;
