@@ -164,10 +164,10 @@ mod tests {
     #[test]
     fn several_threads_write_all_zeros() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
-        for n in [0, 1, 1000, 40_000, 50_001] {
+        for n in [0, 1, 33_001] {
             let zeros = pool.install(|| empty(n));
             assert!(zeros.len() == n && zeros.iter().all(|x| *x == 0.0));
         }
-        assert!(pool.install(|| piece(50_001, 64, 1)) < 50_001, "several threads");
+        assert!(pool.install(|| piece(33_001, 64, 1)) < 33_001, "several threads");
     }
 }
