@@ -185,7 +185,8 @@ fn widened(x: f32) -> f64 {
 fn keys(configs: [&RunConfig; 2]) -> Vec<KeyDiff> {
     let [a, b] = configs.map(|config| {
         let mut leaves = BTreeMap::new();
-        collect("", &config.to_value(), &mut leaves);
+        // When and how each was started is no key of a configuration.
+        collect("", &RunConfig { origin: None, ..(*config).clone() }.to_value(), &mut leaves);
         leaves
     });
     let all: BTreeSet<&String> = a.keys().chain(b.keys()).collect();

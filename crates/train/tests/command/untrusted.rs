@@ -101,7 +101,7 @@ fn no_text_of_a_file_or_an_argument_is_obeyed_by_a_terminal() {
 #[test]
 fn a_message_does_not_grow_with_what_it_quotes() {
     let place = Place::new("long");
-    let long = "x".repeat(1_000_000);
+    let long = "x".repeat(400_000);
     place.write("long.toml", format!("seed = {long:?}"));
     place.write("line.toml", format!("seed = {long}"));
     place.write("key.toml", format!("{long} = 1"));
@@ -185,7 +185,15 @@ fn nothing_is_drawn_from_a_model_that_diverged() {
     place.good(&["train", "small.toml", "--out", "run", "--steps", "5"]);
     place.good(&["generate", "run"]);
     for (weight, others) in [(f32::NAN, &[][..]), (f32::INFINITY, &[]), (1e38, &["--top-k", "1"])] {
-        change(&place, "run", |_| weight, |position| position.step = 7);
+        change(
+            &place,
+            "run",
+            |_| weight,
+            |position| {
+                position.step = 7;
+                position.tokens = 7 * 64;
+            },
+        );
         for temperature in ["0", "0.8"] {
             let said = place.bad(&[&["generate", "run", "--temperature", temperature], others].concat());
             assert!(said.contains("the checkpoint of step 7 ") && said.contains("not finite"), "{said}");
@@ -223,6 +231,7 @@ fn a_vocabulary_of_another_size_and_a_symbol_beyond_it_are_refused() {
             |x| x,
             |position| {
                 position.step = 9;
+                position.tokens = 9 * 64;
                 position.tokenizer = tokenizer.clone();
             },
         );
@@ -233,11 +242,8 @@ fn a_vocabulary_of_another_size_and_a_symbol_beyond_it_are_refused() {
             &["probe", "run/checkpoints/step_00000009.safetensors"],
         ] {
             let said = place.bad(arguments);
-            let expected = format!("its vocabulary has {size} tokens, and model.vocab_size of its configuration is 8");
-            // A probe compares the vocabulary with that of the data first.
-            let is_told =
-                said.contains(&expected) || arguments[0] == "probe" && said.contains("another text or vocabulary");
-            assert!(is_told, "{tokenizer:?} {arguments:?}: {said}");
+            let expected = format!("its tokenizer has {size} tokens, and its model a vocabulary of 8");
+            assert!(said.contains(&expected), "{tokenizer:?} {arguments:?}: {said}");
         }
         assert!(place.bad(&["train", "--resume", "run"]).contains("vocabulary"));
         std::fs::remove_file(place.0.join("run/checkpoints/step_00000009.safetensors")).unwrap();
@@ -268,14 +274,13 @@ fn records_of_other_blocks_are_one_message() {
         }]
     {
         let said = changed(change);
-        assert!(said.contains("small,seed=2") && said.contains("the record of step 1 has gradient norms of"), "{said}");
+        assert!(
+            said.contains("small,seed=2") && said.contains("are not those that summary.json was written from"),
+            "{said}"
+        );
     }
     place.write(file, &whole);
     place.good(&compare);
-    // Zeros have no ratio, and leave the others as they are.
-    let zeros = whole.replace("\"grad_norm_block\":[", "\"grad_norm_block\":[0.0,0.0],\"was\":[");
-    place.write(file, &zeros);
-    assert!(place.good(&compare).contains("last/first block"));
 }
 
 #[test]
