@@ -227,7 +227,8 @@ fn records_that_are_not_those_of_the_checkpoint_are_refused() {
         let lines: Vec<&str> = text.lines().collect();
         [&[lines[1], lines[0]], &lines[2..]].concat().join("\n") + "\n"
     };
-    let changes: [(&str, &dyn Fn(&str) -> String); 8] = [
+    type Change<'a> = &'a dyn Fn(&str) -> String;
+    let changes: [(&str, Change<'_>); 8] = [
         ("emptied", &|_| String::new()),
         ("doubled", &|text| text.repeat(2)),
         ("altered", &altered),

@@ -122,7 +122,7 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, E
     explain::read(&mut Value::Table(table)).map_err(|faults| Error::several(placed(faults, origin, &lines)))
 }
 
-/// As [`read`], of a table that is in no file of its own.
+/// As [`read()`], of a table that is in no file of its own.
 pub(crate) fn deserialize<T: DeserializeOwned>(table: Table, origin: &str) -> Result<T, Error> {
     let faults = |faults| Error::several(placed(faults, origin, &Lines::new()));
     explain::read(&mut Value::Table(table)).map_err(faults)
@@ -336,13 +336,12 @@ impl ConfigFile {
     pub(crate) fn load(path: &Path) -> Result<Self, Error> {
         let text = read::text(path, read::MOST_WRITTEN)?;
         let mut file = Self::parse(&text, &path.display().to_string())?;
-        if let Some(table) = ["versions", "origin"].into_iter().find(|key| file.table.contains_key(*key)) {
-            if !is_sealed(&text) {
-                tracing::warn!(
-                    "{}: [{table}] says what wrote the config.toml of a run, and does nothing in another file",
-                    path.display()
-                );
-            }
+        let wrote = ["versions", "origin"].into_iter().find(|key| file.table.contains_key(*key));
+        if let Some(table) = wrote.filter(|_| !is_sealed(&text)) {
+            tracing::warn!(
+                "{}: [{table}] says what wrote the config.toml of a run, and does nothing in another file",
+                path.display()
+            );
         }
         file.notes = path::resolve(&mut file.table, path);
         Ok(file)

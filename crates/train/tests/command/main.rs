@@ -13,6 +13,8 @@ mod damage;
 mod random;
 #[cfg(unix)]
 mod signals;
+#[cfg(target_os = "linux")]
+mod soak;
 mod speed;
 mod sweep;
 #[cfg(target_os = "linux")]
