@@ -299,7 +299,10 @@ fn deterministic(case: &Case) {
         let got = match parts[0] {
             "eye" => matrix::identity(sizes[0], sizes[1], 1.0),
             "dirac" => matrix::dirac(sizes[0], sizes[1], &sizes[2..], parts[2][1..].parse().unwrap()),
-            "hadamard" => matrix::hadamard(sizes[0] as u32),
+            "hadamard" => {
+                let n = 1 << sizes[0];
+                (0..n * n).map(|k| matrix::hadamard(k / n, k % n)).collect()
+            }
             "zero" => {
                 let constant = match parts[2] {
                     "orthonormal" => ZeroConstant::Orthonormal,

@@ -76,10 +76,9 @@ pub fn delta_orthogonal(
     (outputs >= inputs).then(|| at_centre(&orthogonal(seed, path, outputs, inputs, gain), kernel))
 }
 
-/// Sylvester's Hadamard matrix of size 2^m: entries +-1, `H H^T = 2^m I`, `H_0 = [1]`, `H_m = [[H, H], [H, -H]]`.
-pub fn hadamard(m: u32) -> Vec<f32> {
-    let n = 1usize << m;
-    (0..n * n).map(|k| if ((k / n) & (k % n)).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 }).collect()
+/// The entry of Sylvester's Hadamard matrix of any size 2^m: +-1, `H H^T = 2^m I`, `H_0 = [1]`, `H_m = [[H, H], [H, -H]]`.
+pub fn hadamard(row: usize, column: usize) -> f32 {
+    if (row & column).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 }
 }
 
 /// The constant c of ZerO.
@@ -104,8 +103,7 @@ pub fn zero(outputs: usize, inputs: usize, constant: ZeroConstant) -> Vec<f32> {
         ZeroConstant::Orthonormal => 2f64.powf(-f64::from(m) / 2.0),
         ZeroConstant::Paper => 2f64.powf(-(f64::from(m) - 1.0) / 2.0),
     } as f32;
-    let (h, n) = (hadamard(m), 1usize << m);
-    (0..outputs * inputs).map(|k| c * h[k / inputs * n + k % inputs]).collect()
+    (0..outputs * inputs).map(|k| c * hadamard(k / inputs, k % inputs)).collect()
 }
 
 /// Two factors of a matrix: `[n, k]` and `[n, k]`, whose product `L R^T` is what is asked for.

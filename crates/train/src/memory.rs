@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use unitgain_model::{Branch, NormConfig, Placement, Position, Precision, ScaleConfig};
+use unitgain_model::{Branch, NormConfig, Placement, Position, Precision, ScaleConfig, Scheme};
 
 /// Memory that this process can still take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,7 +278,14 @@ impl Need {
         let of_pass = FLOAT * pass * (sizes.of_forward() + sizes.logits);
         let evaluation =
             vec![part(of_pass, "model.context", "a pass of an evaluation", "a shorter context, or a narrower model")];
-        Self { always, moments: vec![step, checkpoint, evaluation] }
+        // A singular value decomposition of a square matrix in f64: itself, its factors, and what they are made in.
+        let drawn = match config.model.init {
+            Some(Scheme::Mimetic { .. }) => 6.0 * 8.0 * sizes.d * sizes.d,
+            Some(_) | None => 0.0,
+        };
+        let drawing =
+            vec![part(drawn, "model.init", "the matrices of \"mimetic\"", "another init, or a narrower model")];
+        Self { always, moments: vec![drawing, step, checkpoint, evaluation] }
     }
 
     /// Of a model that is read from a checkpoint and computes forward.
