@@ -195,14 +195,21 @@ fn a_folder_is_known_at_every_moment_of_its_making() {
         assert_same(&whole, &folder, &format!("moment {i} by force"));
     }
     // What is not ours is never taken for a run.
-    for (name, text) in [("config.toml", "seed = 1"), ("notes.txt", "mine"), ("model.partial", "mine")] {
-        let folder = scratch.0.join(format!("foreign-{name}"));
+    let foreign: [(&str, &[u8]); 5] = [
+        ("config.toml", b"seed = 1"),
+        ("notes.txt", b"mine"),
+        ("model.partial", b"mine"),
+        ("config.toml", b"a = \"\xe9\""),
+        ("config.toml", &[b' '; 600 << 10]),
+    ];
+    for (i, (name, text)) in foreign.into_iter().enumerate() {
+        let folder = scratch.0.join(format!("foreign-{i}"));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join(name), text).unwrap();
         for start in [Start::New, Start::Replace, Start::Resume] {
             refused(&config, &folder, start);
         }
-        assert_eq!(fs::read_to_string(folder.join(name)).unwrap(), text);
+        assert!(fs::read(folder.join(name)).unwrap() == text);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is written beside it");
     }
 }

@@ -132,9 +132,13 @@ unsafe fn call(
 }
 
 /// `a b` on all threads: one block of rows each, so that there is one point where they meet.
+///
+/// # Panics
+/// If a matrix reaches beyond its slice, or the product has more elements than there are addresses.
 pub fn product((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>) -> Vec<f32> {
     let rows = rows_of_a_thread((m, n, k));
-    written(m * n, rows * n, |first, out| {
+    let Some(elements) = m.checked_mul(n) else { panic!("a product of {m} by {n} elements") };
+    written(elements, rows * n, |first, out| {
         let rows = out.len() / n;
         product_into(out, (rows, n, k), a.from_row(first / n), b)
     })

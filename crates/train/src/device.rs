@@ -143,7 +143,7 @@ pub fn threads() -> Result<usize, Error> {
         let count = asked.trim().parse().ok().filter(|n| *n > 0).unwrap_or_else(cores);
         let fewer = |problem: &str| format!("{problem}; or take fewer with {VARIABLE}=1");
         memory::check_threads(count).map_err(|problem| fewer(&no_threads(&problem)))?;
-        match rayon::ThreadPoolBuilder::new().build_global() {
+        match rayon::ThreadPoolBuilder::new().num_threads(count).build_global() {
             Ok(()) => Ok(()),
             // Another part of the program has started them: that is no error of the system.
             Err(e) if e.source().is_none() => Ok(()),

@@ -27,6 +27,9 @@ pub enum OnDivergence {
     },
 }
 
+/// Most divergences of a run.
+const MOST: usize = 1000;
+
 const fn most_skipped() -> usize {
     10
 }
@@ -72,6 +75,9 @@ impl OnDivergence {
             Self::Stop {} => Ok(()),
             Self::Skip { at_most: 0 } | Self::Rewind { at_most: 0, .. } => {
                 Err(("at_most", "0 must be at least 1; \"stop\" ends the run at once".into()))
+            }
+            Self::Skip { at_most } | Self::Rewind { at_most, .. } if at_most > MOST => {
+                Err(("at_most", format!("{at_most} must be at most {MOST}: each divergence is kept in summary.json")))
             }
             Self::Rewind { factor, .. } if !(factor > 0.0 && factor <= 1.0) => {
                 Err(("factor", format!("{factor} must be above 0 and at most 1")))
@@ -139,6 +145,7 @@ mod tests {
         assert!(OnDivergence::ALL.iter().all(|policy| policy.check().is_ok()));
         for (policy, key) in [
             (OnDivergence::Skip { at_most: 0 }, "at_most"),
+            (OnDivergence::Skip { at_most: MOST + 1 }, "at_most"),
             (OnDivergence::Rewind { factor: 0.5, at_most: 0 }, "at_most"),
             (OnDivergence::Rewind { factor: 0.0, at_most: 1 }, "factor"),
             (OnDivergence::Rewind { factor: 1.5, at_most: 1 }, "factor"),

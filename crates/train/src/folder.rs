@@ -53,9 +53,9 @@ impl Contents {
 
     /// Whether a folder with these contents is a run, at whatever moment it was broken off.
     fn is_run(&self, folder: &Path) -> bool {
-        let is_own_config = || match read::text(&folder.join("config.toml"), read::MOST_WRITTEN) {
-            Ok(text) => text.contains(SEAL),
-            Err(_) => true,
+        let is_own_config = || match read::all(&folder.join("config.toml"), read::MOST_WRITTEN) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).contains(SEAL),
+            Err(e) => e.kind() == ErrorKind::NotFound,
         };
         self.has_checkpoint
             || read::bytes(&folder.join("summary.json"), read::MOST_WRITTEN)
@@ -235,7 +235,7 @@ pub(crate) fn is_sealed(text: &str) -> bool {
 pub(crate) fn configuration(folder: &Path, settings: &[String]) -> Result<RunConfig, Error> {
     let path = folder.join("config.toml");
     match read::all(&path, read::MOST_WRITTEN).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
-        Ok(text) if is_sealed(&text) => ConfigFile::load(&path)?.with(settings),
+        Ok(text) if is_sealed(&text) => ConfigFile::parse(&text, &path.display().to_string())?.with(settings),
         Err(e) if e.kind() == ErrorKind::NotFound => match Checkpoint::newest(folder) {
             Ok(checkpoint) => {
                 let origin = checkpoint.path().display().to_string();

@@ -145,7 +145,7 @@ fn groups(read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
         let version = match controllers {
-            "" => Version { kind: "cgroup2", controller: "", ..Version::SECOND },
+            "" => Version::SECOND,
             all if all.split(',').any(|name| name == "memory") => Version::FIRST,
             _ => return None,
         };
@@ -325,7 +325,7 @@ impl Need {
         BASE + sum(&self.always) + self.moments.iter().map(|moment| sum(moment)).fold(0.0, f64::max)
     }
 
-    /// Refuses a run that takes more than there is. `of` is its configuration.
+    /// Refuses a run of this configuration that takes more memory than there is.
     ///
     /// # Errors
     /// [`Error::Config`] with the key of what takes most.
@@ -382,7 +382,7 @@ struct Sizes<'a> {
     query: f64,
     key: f64,
     vocabulary: f64,
-    /// Whether operations are one each.
+    /// Whether attention, linear layers and activations are fused.
     fused: bool,
     /// Numbers for the logits of a token.
     logits: f64,
@@ -483,7 +483,16 @@ impl<'a> Sizes<'a> {
         let of_norm = |norm: NormConfig| match norm {
             NormConfig::LayerNorm { .. } | NormConfig::RmsNorm { .. } if self.config.train.fused => 1.25,
             NormConfig::None {} => 0.0,
-            _ => 3.2,
+            NormConfig::LayerNorm { .. }
+            | NormConfig::RmsNorm { .. }
+            | NormConfig::PartialRmsNorm { .. }
+            | NormConfig::ScaleNorm { .. }
+            | NormConfig::L2Norm { .. }
+            | NormConfig::BatchNorm { .. }
+            | NormConfig::GroupNorm { .. }
+            | NormConfig::InstanceNorm { .. }
+            | NormConfig::Dyt { .. }
+            | NormConfig::Derf { .. } => 3.2,
         };
         let norms = model.block.iter().filter_map(|block| block.norm).chain([model.norm]).map(of_norm);
         let norm = norms.fold(0.0, f64::max);
@@ -559,6 +568,9 @@ fn of_text(config: &RunConfig) -> f64 {
 pub(crate) fn check_all<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Result<(), Error> {
     let on_host = configs.into_iter().filter(|config| device::is_host(&config.backend));
     let needs: Vec<f64> = on_host.map(|config| Need::of(config).bytes()).collect();
+    if needs.is_empty() {
+        return Ok(());
+    }
     let all = needs.iter().sum::<f64>() + MACHINE;
     check(all).map_err(|problem| {
         Error::config("configurations", format!("{} at once: {problem}. Give fewer, or smaller ones", needs.len()))

@@ -33,10 +33,12 @@ pub(crate) fn now() -> String {
     humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
-/// The command line of this process, as a shell takes it.
+/// The command line of this process, as a shell takes it, without the end of a very long one.
 pub(crate) fn command_line() -> String {
+    const MOST: usize = 10_000;
     let words: Vec<String> = std::env::args_os().map(|word| quoted(&word.to_string_lossy())).collect();
-    words.join(" ")
+    let line = words.join(" ");
+    if line.chars().count() <= MOST { line } else { line.chars().take(MOST).chain(" ..".chars()).collect() }
 }
 
 /// The command line of this process without its `--force`: what goes on with what it made.

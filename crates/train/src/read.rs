@@ -37,10 +37,18 @@ pub(crate) fn all(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     })?;
     // A file may grow while it is read, and what the kernel makes up as it is read says 0.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most { Err(too_long(bytes.len() as u64, most)) } else { Ok(bytes) }
+    if bytes.len() as u64 > most {
+        Err(io::Error::new(io::ErrorKind::FileTooLarge, more_than(most)))
+    } else {
+        Ok(bytes)
+    }
 }
 
-/// The bytes of a file of any length, where the memory that is left is enough for so many bytes for each of its.
+fn more_than(most: u64) -> String {
+    format!("it has more than {most} bytes, and grew while it was read or does not tell its length")
+}
+
+/// The bytes of a file of any length, if the memory that is left holds `bytes_each` bytes for each of its bytes.
 ///
 /// # Errors
 /// What the system says; and for what is not a file, or is too long for the memory.
@@ -130,7 +138,7 @@ mod tests {
         assert!(bytes(Path::new("/dev/zero"), 9).unwrap_err().to_string().ends_with("it is a device, not a file"));
         let status = Path::new("/proc/self/status");
         assert!(text(status, 1 << 16).unwrap().starts_with("Name:"));
-        assert!(text(status, 9).unwrap_err().to_string().contains("at most 9"));
+        assert!(text(status, 9).unwrap_err().to_string().contains("more than 9 bytes"));
         // Without a writer the opening of a pipe would wait for one.
         let pipe = std::env::temp_dir().join(format!("unitgain-pipe-{}", std::process::id()));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

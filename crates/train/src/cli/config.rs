@@ -31,7 +31,7 @@ impl Args {
         match self.action {
             Action::Show { config, overrides } => {
                 let (mut config, _) = overrides.load(&config)?.prepare()?;
-                // That of a run is what wrote its numbers.
+                // They are of the run that the file came from, not of this program.
                 config.versions = None;
                 write!(printable::out(), "{}", escaped(&config.to_toml()))?;
                 Ok(Outcome::Success)

@@ -45,12 +45,11 @@ impl Args {
         let mut out: Box<dyn Write> = if self.raw { Box::new(printable::raw()) } else { Box::new(printable::out()) };
         let mut pending = prompt.clone();
         let mut show = |pending: &mut Vec<i32>, is_last: bool| {
+            // The bytes of a character that are not all there yet wait for the rest.
+            let rest = if is_last { 0 } else { writer.tokenizer.unfinished(pending) };
+            let rest = pending.split_off(pending.len() - rest);
             let text = writer.tokenizer.decode(pending);
-            // A character whose bytes are not all there yet waits for the rest, of which there are four at most.
-            if text.ends_with('\u{fffd}') && pending.len() < 4 && !is_last {
-                return Ok(());
-            }
-            pending.clear();
+            *pending = rest;
             out.write_all(text.as_bytes()).and_then(|()| out.flush())
         };
         show(&mut pending, false)?;

@@ -95,19 +95,11 @@ impl Runs {
         out: &Path,
         jobs: impl Iterator<Item = &'a Job> + Clone,
     ) -> anyhow::Result<Options> {
-        let asked = self.jobs.map(|jobs| jobs as usize);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = jobs.clone().map(|job| job.config.threads).max().unwrap_or(0).max(1);
-        let wanted = asked.unwrap_or(cores / threads).min(jobs.clone().count()).max(1);
-        let fit = memory::at_once(jobs.map(|job| &job.config)).filter(|fit| *fit < wanted);
-        if let Some(fit) = fit {
-            let left = memory::available().map_or(String::new(), |available| format!(": {available}"));
-            tracing::warn!("{} at once, not {wanted}, since there is no memory for more{left}", fit.max(1));
-        }
         Ok(Options {
             program: std::env::current_exe()?,
             out: out.to_path_buf(),
-            jobs: fit.map(|fit| fit.max(1)).or(asked),
+            jobs: self.jobs.map(|jobs| jobs as usize),
+            fit: memory::at_once(jobs.map(|job| &job.config)),
             force: self.force,
         })
     }

@@ -69,7 +69,13 @@ impl Args {
                 Event::Claimed if self.parent.is_some_and(stop::is_orphan_of) => return ControlFlow::Break(()),
                 // Before the first step there is nothing that a signal could lose.
                 Event::Started { .. } => stop.install(),
-                _ => {}
+                Event::Claimed
+                | Event::Calibrating(..)
+                | Event::Calibrated(_)
+                | Event::Step(_)
+                | Event::Recorded(_)
+                | Event::Saved(_)
+                | Event::Diverged(_) => {}
             }
             view.show(&event);
             stop.flow()

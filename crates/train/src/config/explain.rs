@@ -33,7 +33,6 @@ pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault
     for fault in faults.iter().rev() {
         take(root, &fault.path, None);
     }
-    let mut keys = None;
     loop {
         let (path, message) = match attempt::<T>(root) {
             Ok(_) if !faults.is_empty() => return Err(faults),
@@ -43,7 +42,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault
         let path = locate::<T>(root, path, &message);
         let fault = match mistaken::<T>(root, &path, &message) {
             Some(problem) => Fault { path: path.clone(), problem, is_unknown: false, near: None },
-            None => explain(path.clone(), &message, &keys.get_or_insert_with(schema::of::<T>).keys),
+            None => explain(path.clone(), &message, &schema::of::<T>().keys),
         };
         // What is missing because it was taken out, or misspelt, is no second fault.
         let is_consequence = message.starts_with("missing field")
@@ -65,7 +64,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault
     }
 }
 
-/// Reads a value; else where serde was, and the first line of what it said. What follows is the path once more.
+/// Reads a value; else where serde was and what it said, without the path, which stands in its last line once more.
 fn attempt<T: DeserializeOwned>(root: &Value) -> Result<T, (Vec<String>, String)> {
     serde_path_to_error::deserialize(root.clone()).map_err(|e| {
         let segment = |segment: &Segment| match segment {
@@ -75,16 +74,17 @@ fn attempt<T: DeserializeOwned>(root: &Value) -> Result<T, (Vec<String>, String)
             Segment::Unknown => None,
         };
         let path = e.path().iter().filter_map(segment).collect();
-        (path, e.into_inner().to_string().lines().next().unwrap_or_default().to_string())
+        let said = e.into_inner().to_string();
+        let end = said.rfind("\nin `").unwrap_or(said.len());
+        (path, said[..end].trim_end().to_string())
     })
 }
 
 /// Lists where tables belong, which serde reads as the values of the keys in their order, and dates, which no key has.
 fn misplaced<T: DeserializeOwned>(root: &Value) -> Vec<Fault> {
-    let mut schema = None;
     let mut found = Vec::new();
-    let mut is_table = |path: &[String]| {
-        let schema = schema.get_or_insert_with(schema::of::<T>);
+    let is_table = |path: &[String]| {
+        let schema = schema::of::<T>();
         let is_index = |part: &&String| part.parse::<usize>().is_ok();
         let names: Vec<String> = path.iter().filter(|part| !is_index(part)).cloned().collect();
         // An element of a list of tables is one.
@@ -95,6 +95,7 @@ fn misplaced<T: DeserializeOwned>(root: &Value) -> Vec<Fault> {
         !is_list && !has_kind && below.any(|key| key.len() > names.len())
     };
     look(root, &mut Vec::new(), &mut |value, path| match value {
+        _ if found.len() >= MOST_FAULTS => false,
         Value::Datetime(date) => {
             let problem = format!("invalid type: date `{date}`, which no key has; a text is written in quotes");
             found.push(Fault { path: path.to_vec(), problem, is_unknown: false, near: None });
@@ -142,7 +143,7 @@ fn mistaken<T: DeserializeOwned>(root: &Value, path: &[String], message: &str) -
         *at_mut(&mut root, path)? = other;
         said::<T>(&root)
     };
-    let expected = |message: &str| message.split_once(", expected ").map(|(_, expected)| expected.to_string());
+    let expected = |message: &str| message.rsplit_once(", expected ").map(|(_, expected)| expected.to_string());
     let mut wanted = expected(message)?;
     if what == "invalid length" {
         // What is said of a list that is too long does not say how long it may be.
@@ -276,7 +277,7 @@ fn take(root: &mut Value, path: &[String], replacement: Option<String>) -> bool 
     }
     match at_mut(root, parents) {
         Some(Value::Table(table)) => table.remove(last).is_some(),
-        // The others keep their indices.
+        // The whole list: without one element the indices of the others would be wrong.
         Some(Value::Array(_)) => take(root, parents, None),
         Some(_) | None => false,
     }
@@ -297,9 +298,10 @@ pub(super) fn shown(path: &[String]) -> String {
 
 /// Turns serde's message about the value at `path` into the key and what to do.
 fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Fault {
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let first = quoted.next().unwrap_or_default();
-    let allowed: Vec<&str> = quoted.collect();
+    // From the end, as the name that somebody wrote may hold anything.
+    let (name, expected) = message.rsplit_once("`, expected ").or(message.rsplit_once('`')).unwrap_or((message, ""));
+    let first = name.split_once('`').map_or("", |(_, first)| first);
+    let allowed: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
     if message.starts_with("unknown field") {
         let (table, name) = match path.split_last() {
             Some((last, table)) if last == first => (table, last.as_str()),

@@ -143,7 +143,7 @@ fn placed(faults: Vec<Fault>, origin: &str, lines: &Lines) -> Vec<Error> {
 /// too.
 fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines), Error> {
     if text.len() as u64 > read::MOST_WRITTEN {
-        let problem = format!("has {} bytes, more than {}", text.len(), read::MOST_WRITTEN);
+        let problem = format!("has {} bytes, and may have {}; shorten it", text.len(), read::MOST_WRITTEN);
         return Err(Error::Config { origin: origin.into(), key: "configuration".into(), problem });
     }
     let (root, errors) = DeTable::parse_recoverable(text);
@@ -254,12 +254,14 @@ fn excess(root: &DeTable<'_>) -> Option<(usize, String)> {
     let mut rest = vec![(0, 1, Holder::Table(root))];
     while let Some((byte, level, next)) = rest.pop() {
         if level > MOST_LEVELS {
-            let problem = format!("are more than {MOST_LEVELS} levels deep, arrays and dots of keys included");
+            let problem = format!(
+                "are more than {MOST_LEVELS} levels deep, arrays and dots of keys included; no key of a configuration is"
+            );
             return Some((byte, problem));
         }
         let values: Box<dyn Iterator<Item = &Spanned<DeValue<'_>>>> = match next {
             Holder::Table(table) if table.len() > MOST_KEYS => {
-                return Some((byte, format!("one has {} keys, more than {MOST_KEYS}", table.len())));
+                return Some((byte, format!("one has {} keys, and may have {MOST_KEYS}; take some away", table.len())));
             }
             Holder::Table(table) => {
                 tables += 1;
@@ -280,7 +282,7 @@ fn excess(root: &DeTable<'_>) -> Option<(usize, String)> {
             }
         }
         if tables > MOST_TABLES {
-            return Some((byte, format!("are more than {MOST_TABLES}")));
+            return Some((byte, format!("are more than {MOST_TABLES}; take some away")));
         }
     }
     None

@@ -68,7 +68,7 @@ impl RunConfig {
     /// The value of a key, where it is another one than that of the key left out.
     fn asked(&self, key: &[String], resolved: &Self) -> Option<String> {
         let value = |config: &Self| at(&config.to_value(), key).cloned();
-        // What follows from other keys was asked by nobody.
+        // A key that nobody set needs no warning.
         value(self)?;
         let own = value(resolved)?;
         let without = self.without(key).and_then(|config| config.resolved(resolved.model.vocab_size?).ok());

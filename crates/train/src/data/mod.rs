@@ -87,7 +87,8 @@ impl TokenizerKind {
     pub(crate) fn bytes_each(self) -> f64 {
         match self {
             Self::Byte => 1.0,
-            // Beside the text, one or two for each character; a vocabulary that needs more has long characters.
+            // Beside the text, one or two for each character: four where there are more than 65,536 different ones, which are
+            // long in most texts.
             Self::Char => 3.0,
         }
     }

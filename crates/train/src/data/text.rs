@@ -1,6 +1,7 @@
 use super::{Tokenizer, TokenizerKind, below};
 use crate::{Error, files, read};
 use rand_chacha::ChaCha8Rng;
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -47,11 +48,13 @@ impl TextTokens {
     pub(super) fn read(path: &Path, kind: TokenizerKind, time: usize) -> Result<Self, Error> {
         let bytes = read::fitting(path, kind.bytes_each()).map_err(|e| {
             let folder = std::env::current_dir().unwrap_or_default();
-            Error::Data(format!(
-                "cannot read data.path = {}: {e}. A path in a configuration is relative to its file, one of --set to {}",
-                path.display(),
-                folder.display()
-            ))
+            let hint = match e.kind() {
+                io::ErrorKind::NotFound => {
+                    format!(". A path in a configuration is relative to its file, one of --set to {}", folder.display())
+                }
+                _ => String::new(),
+            };
+            Error::Data(format!("cannot read data.path = {}: {e}{hint}", path.display()))
         })?;
         Self::new(bytes, kind, time)
             .map_err(|problem| Error::Data(format!("data.path = {}: {problem}", path.display())))
@@ -88,7 +91,7 @@ impl TextTokens {
     }
 
     pub(super) fn fingerprint(&self) -> u64 {
-        // Checkpoints hold the number of four bytes a token.
+        // As four bytes each, however they are held.
         let one = |hash, token: i32| files::hash(hash, &token.to_le_bytes());
         match &*self.tokens {
             Tokens::Narrow(tokens) => tokens.iter().fold(files::HASH_START, |hash, t| one(hash, i32::from(*t))),
@@ -176,7 +179,7 @@ mod tests {
         assert!(folder.contains("it is a folder, not a file"), "{folder}");
     }
 
-    /// Runs of an earlier version go on: their checkpoints hold the number of four bytes a token.
+    /// The hash is of the tokens as four bytes each, so that it does not depend on how they are held.
     #[test]
     fn a_text_has_one_number_however_wide_its_tokens_are() {
         let many = |n: u32| -> String { (0..n).filter_map(|i| char::from_u32(0x4E00 + i)).collect() };

@@ -62,6 +62,22 @@ impl Tokenizer {
         }
     }
 
+    /// Number of the last tokens that are the beginning of a character.
+    pub fn unfinished(&self, tokens: &[i32]) -> usize {
+        match self {
+            Self::Byte => {
+                let last: Vec<u8> = tokens.iter().rev().take(3).rev().map(|&token| token as u8).collect();
+                (0..last.len())
+                    .find(|start| {
+                        let ends = std::str::from_utf8(&last[*start..]);
+                        ends.is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
+                    })
+                    .map_or(0, |start| last.len() - start)
+            }
+            Self::Char(_) | Self::Symbols(_) => 0,
+        }
+    }
+
     /// The text of `tokens`; bytes that are not UTF-8, and tokens that are not in the vocabulary, become U+FFFD.
     pub fn decode(&self, tokens: &[i32]) -> String {
         match self {
@@ -104,6 +120,24 @@ mod tests {
             for n in [0, 4, usize::MAX] {
                 assert!(problem(Tokenizer::Symbols(n), symbol).contains(symbol), "{symbol} of {n}");
             }
+        }
+    }
+
+    #[test]
+    fn the_beginning_of_a_character_waits_for_its_end() {
+        for (bytes, expected) in [
+            (&b"abc"[..], 0),
+            (&[b'a', 0xE2], 1),
+            (&[0xE2, 0x82], 2),
+            (&[0xE2, 0x82, 0xAC], 0),
+            (&[0xFF, 0xFF, 0xE2, 0x82], 2),
+            (&[0xF0, 0x9F, 0x98], 3),
+            (&[0xFF, 0xFF, 0xFF], 0),
+            (&[0x80], 0),
+            (&[], 0),
+        ] {
+            let tokens: Vec<i32> = bytes.iter().map(|b| i32::from(*b)).collect();
+            assert_eq!(Tokenizer::Byte.unfinished(&tokens), expected, "{bytes:?}");
         }
     }
 

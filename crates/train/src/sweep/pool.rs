@@ -3,7 +3,7 @@
 use super::plan::Job;
 use crate::files::{self, write_atomically};
 use crate::metrics::Status;
-use crate::{Error, RunConfig, Summary, device, folder as on_disk, read};
+use crate::{Error, RunConfig, Summary, device, folder as on_disk, memory, read};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -21,6 +21,9 @@ pub struct Options {
     pub out: PathBuf,
     /// Most runs at once. Default: as many as there are cores; one on a GPU.
     pub jobs: Option<usize>,
+    /// Runs at once that there is memory for, where that is known. Fewer than `jobs` change no number: each has the threads
+    /// that it would have beside all.
+    pub fit: Option<usize>,
     /// Whether the runs in the folder are removed first.
     pub force: bool,
 }
@@ -172,6 +175,12 @@ impl<'a> Folder<'a> {
         let usual = if on_host { (cores / most).max(1) } else { 1 };
         let at_once = self.options.jobs.unwrap_or(usual).min(jobs.len()).max(1);
         let threads = (cores / at_once).max(1);
+        let wanted = at_once;
+        let at_once = wanted.min(self.options.fit.unwrap_or(wanted)).max(1);
+        if at_once < wanted {
+            let left = memory::available().map_or(String::new(), |available| format!(": {available}"));
+            tracing::warn!("{at_once} at once, not {wanted}, since there is no memory for more{left}");
+        }
         let of: usize = jobs.iter().map(|job| job.config.train.steps).sum();
         let mut running: Vec<Running> = Vec::new();
         let mut failure = None;

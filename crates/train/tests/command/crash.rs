@@ -211,12 +211,11 @@ fn a_command_that_is_killed_at_any_time_goes_on_to_the_same_numbers() {
         let mut times = Vec::new();
         for _ in 0..1 + draws.below(3) {
             let wait = Duration::from_micros(draws.below(time.as_micros() as usize) as u64);
-            let arguments = if times.is_empty() || scenario.arguments[0] != "train" || scenario.replaces {
+            let mut command = if times.is_empty() || scenario.arguments[0] != "train" || scenario.replaces {
                 command(&place, scenario, &out)
             } else {
                 place.command(&["train", "--resume", &out])
             };
-            let mut command = arguments;
             let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             std::thread::sleep(wait);
             late += usize::from(child.try_wait().unwrap().is_some());
@@ -252,7 +251,6 @@ fn a_command_that_is_killed_before_any_file_call_goes_on_to_the_same_numbers() {
         assert!(command(&place, scenario, &whole).output().unwrap().status.success());
         let whole = numbers(&place, &whole);
         for call in CALLS {
-            // The first calls open libraries, of which there are always the same.
             let mut n = 1;
             loop {
                 let out = format!("{}-{call}-{n}", scenario.name);

@@ -28,15 +28,14 @@ fn no_text_of_a_file_or_an_argument_is_obeyed_by_a_terminal() {
     let place = Place::new("orders");
     let small = place.read("small.toml").replace("steps = 30", "steps = 2");
     place.write(&format!("{ORDERS}.toml"), &small);
-    let short = place.read("small.toml").replace("steps = 30", "steps = 2");
-    place.write("short.toml", &short);
+    place.write("short.toml", &small);
     let escaped = "\"\\u001b[31m\\r\\u0007\u{202e}\u{85}\"";
     place.write("key.toml", format!("{escaped} = 1\n[model]\n{escaped} = 1"));
     place.write("value.toml", format!("seed = {escaped}\n[model]\nplacement = {escaped}\n[data]\npath = {escaped}"));
     place.write("syntax.toml", format!("seed = {ORDERS}\n[model\n{ORDERS}"));
     place.write(
         "text.toml",
-        format!("{}\n[data]\ntask = 'text'\npath = {escaped}", &short[..short.find("[data]").unwrap()]),
+        format!("{}\n[data]\ntask = 'text'\npath = {escaped}", &small[..small.find("[data]").unwrap()]),
     );
     place.write("sweep.toml", format!("run = 'short.toml'\n[axes]\n'model.placement' = [{escaped}]"));
     place.write("sweep_key.toml", format!("run = 'short.toml'\n[axes]\n{escaped} = [1, 2]"));
