@@ -168,8 +168,8 @@ fn a_folder_is_known_at_every_moment_of_its_making() {
     // In the order in which a new run writes.
     let moments: Vec<Vec<(&str, Vec<u8>)>> = vec![
         vec![(".lock", Vec::new())],
-        vec![(".lock", Vec::new()), part("config.toml.partial")],
-        vec![text[0].clone()],
+        vec![(".lock", Vec::new()), ("metrics.jsonl", Vec::new())],
+        vec![(".lock", Vec::new()), ("metrics.jsonl", Vec::new()), part("config.toml.partial")],
         vec![text[0].clone(), ("metrics.jsonl", Vec::new())],
         vec![text[0].clone(), ("metrics.jsonl", Vec::new()), part("summary.json.partial")],
         vec![text[0].clone(), text[1].clone(), text[2].clone(), part("checkpoints/step_00000009.safetensors.partial")],
@@ -181,7 +181,7 @@ fn a_folder_is_known_at_every_moment_of_its_making() {
             moment.iter().for_each(|(name, bytes)| fs::write(folder.join(name), bytes).unwrap());
             folder
         };
-        let begun = i > 1;
+        let begun = i > 2;
         let folder = make(format!("new-{i}"));
         if begun {
             assert!(refused(&config, &folder, Start::New).contains("--resume"));
@@ -345,6 +345,9 @@ fn the_steps_before_a_divergence_are_recorded_however_the_run_was_broken_off() {
         assert_eq!(stopped(&config, &folder, Start::New, stop).status, Status::Interrupted);
         go(&config, &folder, Start::Resume);
         assert_same(&whole, &folder, &format!("stopped at {stop}"));
+        // It diverges again, from a checkpoint some of whose steps were recorded behind it.
+        go(&config, &folder, Start::Resume);
+        assert_same(&whole, &folder, &format!("stopped at {stop}, diverged twice"));
     }
 }
 
@@ -478,5 +481,99 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
     ] {
         let message = refused(name, position, as_step);
         assert!(message.contains(expected), "{name}: {message}");
+    }
+}
+
+#[test]
+fn a_step_is_made_again_at_the_rate_that_it_had() {
+    use unitgain_train::replay::replay;
+    let scratch = Scratch::new("rates");
+    // Without checkpoints in between the run goes back to its start each time.
+    for every in [0, 2] {
+        let folder = scratch.0.join(every.to_string());
+        let policy = "{ kind = \"rewind\", factor = 1e-2, at_most = 9 }";
+        let settings = [format!("checkpoint.every={every}"), "log.every=3".into()];
+        let config = RunConfig::parse(&diverging(policy).to_toml(), "test", &settings).unwrap();
+        let summary = go(&config, &folder, Start::New);
+        assert!(!summary.divergences.is_empty(), "{summary:?}");
+        let of = |step: usize| {
+            let _one_at_a_time = generator();
+            replay(&folder, step, &mut |_, _| ()).unwrap()
+        };
+        let diverged: Vec<usize> = summary.divergences.iter().map(|divergence| divergence.step).collect();
+        for record in records(&folder).iter().filter(|record| !diverged.contains(&record.step)) {
+            let found = of(record.step);
+            assert_eq!(
+                (found.loss, found.lr),
+                (record.loss, record.lr),
+                "step {} of {:?}",
+                record.step,
+                summary.divergences
+            );
+        }
+        for step in diverged {
+            let found = of(step);
+            let last = summary.divergences.iter().rfind(|divergence| divergence.step == step).unwrap();
+            assert!(
+                !found.is_finite && last.message.contains(&format!("loss {}", found.loss)),
+                "{last:?} {}",
+                found.loss
+            );
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_under_what_may_change() {
+    let scratch = Scratch::new("change");
+    // A policy that goes back to a checkpoint, of a run that had another policy, another length and no checkpoint in turn.
+    let folder = scratch.0.join("policy");
+    let first = RunConfig::parse(
+        &diverging("stop").to_toml(),
+        "test",
+        &["checkpoint.every=0".to_string(), "checkpoint.keep=1".into(), "train.steps=3".into()],
+    )
+    .unwrap();
+    go(&first, &folder, Start::New);
+    let policy = "train.on_divergence={ kind = \"rewind\", factor = 1e-6, at_most = 4 }";
+    let settings = [policy.to_string(), "train.steps=24".into(), "checkpoint.every=0".into()];
+    let longer = RunConfig::parse(&first.to_toml(), "test", &settings).unwrap();
+    let summary = go(&longer, &folder, Start::Resume);
+    assert_eq!(summary.status, Status::Finished, "{summary:?}");
+    assert_eq!(summary.divergences[0].action, Action::Rewound { to: 3, rate: 1e-6 });
+    // A run that is being made longer, and was killed before its next checkpoint, still has the one before.
+    let folder = scratch.0.join("longer");
+    let constant = ["schedule.kind=constant", "checkpoint.every=0"];
+    go(&config(&[&constant[..], &["train.steps=5"]].concat()), &folder, Start::New);
+    killed(&config(&[&constant[..], &["train.steps=50"]].concat()), &folder, Start::Resume, |event| {
+        matches!(event, Event::Step(9))
+    });
+    assert_eq!(Checkpoint::newest(&folder).unwrap().position.step, 5);
+    // One that was stopped has no record of its last step, and does not end there.
+    let folder = scratch.0.join("shorter");
+    stopped(&config(&[&constant[..], &["log.every=24", "eval.every=0"]].concat()), &folder, Start::New, 10);
+    let message = refused(
+        &config(&[&constant[..], &["log.every=24", "eval.every=0", "train.steps=10"]].concat()),
+        &folder,
+        Start::Resume,
+    );
+    assert!(message.contains("has no record of it"), "{message}");
+}
+
+#[test]
+fn a_run_that_skips_has_the_same_records_however_it_was_broken_off() {
+    let scratch = Scratch::new("skips");
+    let config = diverging("{ kind = \"skip\", at_most = 2 }");
+    let whole = scratch.0.join("whole");
+    let summary = go(&config, &whole, Start::New);
+    let last = summary.divergences[summary.divergences.len() - 1].step;
+    assert_eq!((summary.status, summary.step), (Status::Diverged, last), "the step that diverged, not one behind it");
+    assert!(records(&whole).len() > 2, "{:?}", records(&whole));
+    for stop in 1..last {
+        let folder = scratch.0.join(stop.to_string());
+        stopped(&config, &folder, Start::New, stop);
+        go(&config, &folder, Start::Resume);
+        assert_eq!(records(&whole), records(&folder), "stopped at {stop}");
+        assert_eq!(on_disk(&whole).divergences, on_disk(&folder).divergences, "stopped at {stop}");
     }
 }

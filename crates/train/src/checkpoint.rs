@@ -201,7 +201,9 @@ impl Checkpoint {
             path: run.to_path_buf(),
             problem: "has no checkpoint in checkpoints/; give the folder of a run that wrote one".into(),
         })?;
-        match folder::sealed_configuration(run).map(|config| config.differences(&checkpoint.config)) {
+        let changed =
+            folder::sealed_configuration(run).map(|config| folder::of_another_run(&checkpoint.config, &config));
+        match changed {
             Some(changed) if !changed.is_empty() => {
                 let problem = format!("is of another run than the config.toml of its folder: {}", changed.join(", "));
                 Err(Error::Checkpoint { path: checkpoint.path, problem })
@@ -226,7 +228,8 @@ impl Checkpoint {
     /// As [`Checkpoint::newest`].
     pub(crate) fn newest_due(run: &Path, config: &RunConfig) -> Result<Self, Error> {
         let all = list(&run.join(CHECKPOINTS))?;
-        all.iter().rev().find(|path| is_due(path, config)).map_or_else(|| Self::newest(run), |path| Self::read(path))
+        let due = all.iter().rev().find(|path| is_due(path, config)).or(all.last());
+        due.map_or_else(|| Self::newest(run), |path| Self::read(path))
     }
 
     /// Reads a checkpoint.

@@ -55,12 +55,9 @@ pub struct KeyDiff {
 /// run to the next.
 ///
 /// # Errors
-/// As [`RunConfig::load`] and [`metrics::read`], for a folder that is not one of a run.
+/// As [`RunConfig::of_run`] and [`metrics::of_run`], for a folder that is not one of a run.
 pub fn runs(a: &Path, b: &Path) -> Result<RunDiff, Error> {
-    let read = |folder: &Path| {
-        let config = RunConfig::load(&folder.join("config.toml"), &[])?;
-        Ok::<_, Error>((config, metrics::read(folder)?))
-    };
+    let read = |folder: &Path| Ok::<_, Error>((RunConfig::of_run(folder, &[])?, metrics::of_run(folder)?));
     let ((config_a, records_a), (config_b, records_b)) = (read(a)?, read(b)?);
     Ok(RunDiff::new([&config_a, &config_b], [&records_a, &records_b]))
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum OnDivergence {
     /// The run ends.
     Stop {},
-    /// The step makes no update, and the run goes on with the next batch. Every step is read from the device before
+    /// The step makes no update, and the run goes on with the next batch; the last step cannot be skipped. Every step is read from the device before
     /// the next, and the weights from before it are kept beside the new ones until then.
     Skip {
         /// Most steps that are skipped; one more ends the run. Default 10.
@@ -121,8 +121,12 @@ impl Divergence {
         matches!(self.action, Action::Skipped {})
     }
 
-    pub(crate) fn is_rewound(&self) -> bool {
-        matches!(self.action, Action::Rewound { .. })
+    /// The step that the run went back to.
+    pub(crate) fn went_to(&self) -> Option<usize> {
+        match self.action {
+            Action::Rewound { to, .. } => Some(to),
+            Action::Stopped {} | Action::Skipped {} => None,
+        }
     }
 
     /// In one line.

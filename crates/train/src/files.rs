@@ -47,7 +47,9 @@ pub(crate) fn open_own(path: &Path) -> io::Result<File> {
     }
     let refuse = |problem: &str| Err(io::Error::new(ErrorKind::InvalidInput, problem));
     match fs::symlink_metadata(path) {
-        Ok(there) if there.is_symlink() => refuse("it is a symbolic link; remove it"),
+        Ok(there) if there.is_symlink() => {
+            refuse("it is a symbolic link, which is not followed; put a file in its place")
+        }
         Ok(there) if !there.is_file() => refuse("it is not a file; remove it"),
         Ok(_) | Err(_) => options.open(path),
     }
@@ -164,7 +166,10 @@ pub(crate) fn lock(folder: &Path) -> Result<File, Error> {
                 });
             }
             // A file system without locks is no reason not to train.
-            Err(TryLockError::Error(_)) => return Ok(file),
+            Err(TryLockError::Error(e)) => {
+                tracing::warn!("{} cannot be locked, so that nothing keeps other processes out: {e}", path.display());
+                return Ok(file);
+            }
         }
     }
 }

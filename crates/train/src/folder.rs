@@ -42,7 +42,11 @@ impl Contents {
                     }
                 }
                 files::LOCK => {}
-                own if FILES.contains(&own) && !path.is_dir() => contents.has_files |= own == name,
+                own if FILES.contains(&own) && !path.is_dir() => {
+                    // Records that are not there yet say nothing.
+                    let is_empty = || fs::metadata(&path).is_ok_and(|file| file.len() == 0);
+                    contents.has_files |= own == name && !(own == "metrics.jsonl" && is_empty());
+                }
                 _ => {
                     contents.foreign.get_or_insert(name);
                 }
@@ -133,13 +137,23 @@ pub(crate) fn is_begun(folder: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Removes the files of an earlier run, and nothing else. What could go on goes first, so that a folder that is broken
-/// off in between is that of a run without steps.
+/// Removes the files of a run, and nothing else.
+pub(crate) fn remove(folder: &Path) -> Result<(), Error> {
+    clear(folder)?;
+    let config = folder.join("config.toml");
+    match fs::symlink_metadata(&config) {
+        Ok(_) => fs::remove_file(&config).map_err(Error::io("remove", &config)),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Removes the files of an earlier run but its configuration, which another is written over: a folder that is broken off
+/// in between is that of a run without steps.
 pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
     remove_unfinished(folder)?;
     let checkpoints = folder.join(CHECKPOINTS);
     let mut own = if checkpoints.is_dir() { checkpoint::list(&checkpoints)? } else { Vec::new() };
-    own.extend(FILES.map(|file| folder.join(file)));
+    own.extend(FILES.iter().filter(|file| **file != "config.toml").map(|file| folder.join(file)));
     for path in own.iter().filter(|path| fs::symlink_metadata(path).is_ok()) {
         fs::remove_file(path).map_err(Error::io("remove", path))?;
     }
@@ -301,8 +315,8 @@ pub(crate) fn check_same_run(
     Ok(())
 }
 
-/// Refuses to go on with a run under settings that change its steps.
-pub(crate) fn check_same_settings(there: &RunConfig, config: &RunConfig, folder: &Path) -> Result<(), Error> {
+/// The keys that tell two runs apart, without those of one run that may change from one process to the next.
+pub(crate) fn of_another_run(there: &RunConfig, config: &RunConfig) -> Vec<String> {
     let mut changed = there.differences(config);
     // A longer or shorter run is the same run as far as it goes, unless its schedule looks ahead.
     if !config.schedule.depends_on_length() {
@@ -310,6 +324,12 @@ pub(crate) fn check_same_settings(there: &RunConfig, config: &RunConfig, folder:
     }
     // What is done about a divergence changes no step before one.
     changed.retain(|key| !key.starts_with("train.on_divergence"));
+    changed
+}
+
+/// Refuses to go on with a run under settings that change its steps.
+pub(crate) fn check_same_settings(there: &RunConfig, config: &RunConfig, folder: &Path) -> Result<(), Error> {
+    let changed = of_another_run(there, config);
     match changed.as_slice() {
         [] => Ok(()),
         _ => refuse(
@@ -327,7 +347,8 @@ pub(crate) fn check_same_settings(there: &RunConfig, config: &RunConfig, folder:
 ///
 /// # Errors
 /// [`Error::Folder`] where the file does not begin with the records of the checkpoint, or goes on with something else.
-pub(crate) fn keep_records(folder: &Path, step: usize, kept: Digest) -> Result<String, Error> {
+pub(crate) fn keep_records(folder: &Path, position: &Position) -> Result<String, Error> {
+    let (step, kept) = (position.step, position.records);
     let path = folder.join("metrics.jsonl");
     let bytes = match read::fitting(&path, metrics::HELD) {
         Ok(bytes) => bytes,
@@ -341,7 +362,7 @@ pub(crate) fn keep_records(folder: &Path, step: usize, kept: Digest) -> Result<S
             folder,
             format!(
                 "metrics.jsonl does not begin with the {} records that were there at the checkpoint of step {step}: it was \
-                 changed. Restore it, or start the run anew with --force",
+                 changed. Restore it, or remove the folder and make the run anew",
                 kept.lines
             ),
         );
@@ -351,7 +372,9 @@ pub(crate) fn keep_records(folder: &Path, step: usize, kept: Digest) -> Result<S
         let problem = format!("metrics.jsonl has something else than records after line {}; remove it", kept.lines);
         return refuse(folder, problem);
     };
-    if let Some(foreign) = metrics::parse(folder, later, kept.lines)?.iter().find(|record| record.step <= step) {
+    // Steps before a divergence are recorded when it is seen, also those before the checkpoint.
+    let is_ours = |record: &Record| record.step > step || position.recent.iter().any(|own| own.step == record.step);
+    if let Some(foreign) = metrics::parse(folder, later, kept.lines)?.iter().find(|record| !is_ours(record)) {
         return refuse(
             folder,
             format!(
@@ -365,7 +388,8 @@ pub(crate) fn keep_records(folder: &Path, step: usize, kept: Digest) -> Result<S
     if read_summary(folder).is_some_and(|s| s.records.lines == kept.lines && s.records != Digest::of(own)) {
         return refuse(
             folder,
-            "the times in metrics.jsonl are not those that summary.json was written from; restore it",
+            "the times in metrics.jsonl are not those that summary.json was written from: one of both was changed. \
+             Restore it, or remove summary.json to believe the other",
         );
     }
     if !rest.is_empty() || !path.exists() {

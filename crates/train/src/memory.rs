@@ -480,19 +480,15 @@ impl<'a> Sizes<'a> {
     /// Numbers that are kept of a token for the backward pass, of all blocks.
     fn activations(&self) -> f64 {
         let model = &self.config.model;
-        let of_norm = |norm: NormConfig| match norm {
-            NormConfig::LayerNorm { .. } | NormConfig::RmsNorm { .. } if self.config.train.fused => 1.25,
-            NormConfig::None {} => 0.0,
-            NormConfig::LayerNorm { .. }
-            | NormConfig::RmsNorm { .. }
-            | NormConfig::PartialRmsNorm { .. }
-            | NormConfig::ScaleNorm { .. }
-            | NormConfig::L2Norm { .. }
-            | NormConfig::BatchNorm { .. }
-            | NormConfig::GroupNorm { .. }
-            | NormConfig::InstanceNorm { .. }
-            | NormConfig::Dyt { .. }
-            | NormConfig::Derf { .. } => 3.2,
+        let of_norm = |norm: NormConfig| {
+            let has_kernel = matches!(norm, NormConfig::LayerNorm { .. } | NormConfig::RmsNorm { .. });
+            if matches!(norm, NormConfig::None {}) {
+                0.0
+            } else if has_kernel && self.config.train.fused {
+                1.25
+            } else {
+                3.2
+            }
         };
         let norms = model.block.iter().filter_map(|block| block.norm).chain([model.norm]).map(of_norm);
         let norm = norms.fold(0.0, f64::max);

@@ -2,7 +2,7 @@
 
 use crate::process::Process;
 use crate::step::HostRow;
-use crate::{Digest, Divergence, Error, files, read};
+use crate::{Digest, Divergence, Error, files, folder, read};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -62,6 +62,17 @@ pub fn read(folder: &Path) -> Result<Vec<Record>, Error> {
     let text = read::fitting_text(&path, HELD).map_err(Error::io("read", &path))?;
     let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
     parse(folder, complete, 0)
+}
+
+/// As [`read()`], of a run whose summary, where it does not go on, says which records it had.
+///
+/// # Errors
+/// As there, and [`Error::Folder`] for records that are not those.
+pub fn of_run(folder: &Path) -> Result<Vec<Record>, Error> {
+    match folder::read_summary(folder).filter(|summary| summary.status != Status::Running) {
+        Some(summary) => folder::records_of(folder, &summary),
+        None => read(folder),
+    }
 }
 
 /// The records of a text, which stands behind `lines` lines of the file.

@@ -1,11 +1,13 @@
 //! One step of a run, made again and looked at from inside: where the first number stands that is not finite.
 
-use crate::checkpoint::{self, Checkpoint, Position, weights};
-use crate::divergence::OnDivergence;
+use crate::checkpoint::{self, Checkpoint, Position, assign, weights};
+use crate::divergence::{Action, Divergence};
 use crate::folder::CHECKPOINTS;
 use crate::run::lr;
 use crate::signal::attention_logits;
-use crate::{Batch, Error, Gradients, HostRow, RunConfig, Task, Trainer, calibrate, device, read_rows};
+use crate::{
+    Batch, Error, Gradients, HostRow, RunConfig, Summary, Task, Trainer, calibrate, device, metrics, read_rows,
+};
 use burn::module::{Module, ParamId};
 use burn::tensor::Tensor;
 use serde::Serialize;
@@ -81,7 +83,9 @@ impl Replay {
 }
 
 /// Makes a step of the run in a folder again, from the newest checkpoint before it or from the first step, and looks at
-/// every tensor that it passes. Nothing is written. `on_step` is told each step on the way, and the last.
+/// every tensor that it passes. A step that diverged is made as it diverged, the last time if it did so twice; every other
+/// as it was after the run went back for the last time. Nothing is written. `on_step` is told each step on the way, and the
+/// last.
 ///
 /// # Errors
 /// As [`Checkpoint::read`] and [`RunConfig::prepare`]; [`Error::Config`] for a step that the run does not have.
@@ -92,7 +96,8 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
         return Err(Error::Config { origin: folder.display().to_string(), key: "--step".into(), problem });
     }
     config.model.vocab_size = None;
-    let checkpoint = before(folder, step)?;
+    let course = Course::of(folder, step)?;
+    let checkpoint = before(folder, step, course.common)?;
     device::compute(&config, || {
         let (config, task) = config.prepare()?;
         let trainer = Trainer::of(&config, &device::from_name(&config.backend)?)?;
@@ -104,32 +109,84 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
             None => (calibrate(trainer, &config, &task, &mut |_, _| ())?.0, Position::start(&task)),
         };
         for made in position.step + 1..step {
-            trainer = repeated(trainer, &config, &task, position.rate, made).0;
+            if !course.is_skipped(made) {
+                let lr = lr(&config, course.rate(made), made);
+                trainer = trainer.step(&batches(&config, &task, made), lr, false).0;
+            }
             on_step(made - position.step, step - position.step);
         }
         let batches = batches(&config, &task, step);
         let mut looks = Vec::new();
+        // A forward pass moves running averages, which the step itself does once more.
+        let before = weights(&trainer.model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
         for (micro, batch) in batches.iter().enumerate() {
             trainer.seed_dropout(micro);
             look_at(&trainer, batch, config.model.attention_softcap, &mut looks);
         }
-        let (trainer, row) = repeated(trainer, &config, &task, position.rate, step);
+        trainer.model =
+            assign(trainer.model, &before).unwrap_or_else(|problem| unreachable!("the model's own weights: {problem}"));
+        let lr = lr(&config, course.rate(step), step);
+        let (trainer, row) = trainer.step(&batches, lr, false);
+        let row = read_rows(&[row]).remove(0);
         let updated = weights(&trainer.model);
         for (entry, (_, _, values)) in trainer.table.iter().zip(&updated) {
             let role = Some(entry.role().name().to_string());
             looks.push(looked(Pass::Update, entry.block, role, entry.path.clone(), values.iter().copied()));
         }
         on_step(step - position.step, step - position.step);
-        let lr = lr(&config, position.rate, step);
+        if let Some(recorded) = course.recorded.filter(|loss| loss.to_bits() != row.loss.to_bits()) {
+            tracing::warn!("the loss of step {step} is {}, and the run recorded {recorded}", row.loss);
+        }
         Ok(Replay { step, from: position.step, lr, loss: row.loss, is_finite: is_finite(&row), looks })
     })
 }
 
-/// The newest checkpoint before a step.
-fn before(folder: &Path, step: usize) -> Result<Option<Checkpoint>, Error> {
+/// The way that a run took to a step.
+struct Course {
+    /// What happened before.
+    divergences: Vec<Divergence>,
+    /// Last step whose checkpoint is of this way: the run may have gone back behind later ones.
+    common: usize,
+    /// Loss that the run recorded of the step.
+    recorded: Option<f32>,
+}
+
+impl Course {
+    fn of(folder: &Path, step: usize) -> Result<Self, Error> {
+        let mut divergences = match Summary::of_run(folder) {
+            Ok(summary) => summary.divergences,
+            Err(_) => Checkpoint::of_run(folder)?.map_or(Vec::new(), |checkpoint| checkpoint.position.divergences),
+        };
+        let records = metrics::of_run(folder).unwrap_or_default();
+        let recorded = records.iter().find(|record| record.step == step).map(|record| record.loss);
+        let mut common = usize::MAX;
+        let diverged = divergences.iter().rposition(|divergence| divergence.step == step);
+        if let Some(at) = diverged {
+            let later = divergences.split_off(at);
+            common = later.iter().filter_map(|divergence| divergence.went_to()).min().unwrap_or(usize::MAX);
+        }
+        Ok(Self { divergences, common, recorded: recorded.filter(|_| diverged.is_none()) })
+    }
+
+    /// What the learning rate of a step is multiplied by: that of the last time that the run went back before it.
+    fn rate(&self, step: usize) -> f64 {
+        let rates = self.divergences.iter().rev().filter_map(|divergence| match divergence.action {
+            Action::Rewound { to, rate } if to < step => Some(rate),
+            Action::Rewound { .. } | Action::Skipped {} | Action::Stopped {} => None,
+        });
+        rates.into_iter().next().unwrap_or(1.0)
+    }
+
+    fn is_skipped(&self, step: usize) -> bool {
+        self.divergences.iter().any(|divergence| divergence.is_skipped() && divergence.step == step)
+    }
+}
+
+/// The newest checkpoint before a step, and not after another one.
+fn before(folder: &Path, step: usize, last: usize) -> Result<Option<Checkpoint>, Error> {
     let folder = folder.join(CHECKPOINTS);
     let all = if folder.is_dir() { checkpoint::list(&folder)? } else { Vec::new() };
-    let earlier = all.iter().rev().find(|path| checkpoint::number(path).is_some_and(|n| n < step));
+    let earlier = all.iter().rev().find(|path| checkpoint::number(path).is_some_and(|n| n < step && n <= last));
     earlier.map(|path| Checkpoint::read(path)).transpose()
 }
 
@@ -140,20 +197,6 @@ fn batches(config: &RunConfig, task: &Task, step: usize) -> Vec<Batch> {
 
 fn is_finite(row: &HostRow) -> bool {
     row.loss.is_finite() && row.squares.iter().all(|square| square.is_finite()) && row.grad_norm_clipped.is_finite()
-}
-
-/// A step as the run makes it: one that is not finite is skipped where the run skips it.
-fn repeated(trainer: Trainer, config: &RunConfig, task: &Task, rate: f64, step: usize) -> (Trainer, HostRow) {
-    let before = match config.train.on_divergence {
-        OnDivergence::Skip { .. } => Some((trainer.model.clone(), trainer.optimizer.clone())),
-        OnDivergence::Stop {} | OnDivergence::Rewind { .. } => None,
-    };
-    let (mut trainer, row) = trainer.step(&batches(config, task, step), lr(config, rate, step), false);
-    let row = read_rows(&[row]).remove(0);
-    if let Some((model, optimizer)) = before.filter(|_| !is_finite(&row)) {
-        (trainer.model, trainer.optimizer) = (model, optimizer);
-    }
-    (trainer, row)
 }
 
 /// Looks at a tensor's elements.

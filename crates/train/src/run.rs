@@ -103,6 +103,8 @@ struct Run {
     since_record: (Duration, usize),
     /// What of the step just made is not finite, where it is to be skipped.
     undone: Option<String>,
+    /// Break once somebody asked to stop.
+    flow: ControlFlow<()>,
 }
 
 /// What is due after a step.
@@ -171,7 +173,17 @@ impl Run {
             position = checkpoint.position;
             tracing::debug!("the run in {} goes on from step {}", folder.display(), position.step);
             on_disk::remove_unfinished(folder)?;
-            kept = on_disk::keep_records(folder, position.step, position.records)?;
+            kept = on_disk::keep_records(folder, &position)?;
+            let last = metrics::parse(folder, &kept, 0)?.last().map(|record| record.step);
+            if position.step == config.train.steps && last != Some(position.step) {
+                return Err(Error::Folder {
+                    path: folder.to_path_buf(),
+                    problem: format!(
+                        "was stopped after step {} and has no record of it, so that it cannot end there; give it more --steps",
+                        position.step
+                    ),
+                });
+            }
             checkpoint::prune(&folder.join(on_disk::CHECKPOINTS), &config)?;
         } else {
             if start == Start::Resume && folder.join("config.toml").exists() {
@@ -196,6 +208,9 @@ impl Run {
             checksum: String::new(),
         };
         let written = on_disk::sealed(&RunConfig { origin: Some(origin), ..config.clone() });
+        let path = folder.join("metrics.jsonl");
+        // Before anything is written, as it may be refused.
+        let metrics = files::open_own(&path).map_err(Error::io("open", &path))?;
         write_atomically(&folder.join("config.toml"), written.as_bytes())?;
         files::create_folder(&folder.join(on_disk::CHECKPOINTS))?;
         if !measured.is_empty() {
@@ -203,8 +218,6 @@ impl Run {
                 .unwrap_or_else(|e| unreachable!("what was measured is always valid JSON: {e}"));
             write_atomically(&folder.join("init.json"), format!("{text}\n").as_bytes())?;
         }
-        let path = folder.join("metrics.jsonl");
-        let metrics = files::open_own(&path).map_err(Error::io("open", &path))?;
         let held_out = task.held_out(config.eval.tokens);
         let mut summary = Summary {
             format: FORMAT,
@@ -250,6 +263,7 @@ impl Run {
             started: Instant::now(),
             since_record: (Duration::ZERO, 0),
             undone: None,
+            flow: ControlFlow::Continue(()),
         };
         run.write_summary()?;
         Ok(run)
@@ -262,7 +276,7 @@ impl Run {
             floor: self.summary.floor,
             step: self.position.step,
         };
-        let mut flow = on_event(started);
+        self.flow = on_event(started);
         let steps = self.config.train.steps;
         if self.position.step == 0 && matches!(self.config.train.on_divergence, OnDivergence::Rewind { .. }) {
             self.save()?;
@@ -273,12 +287,12 @@ impl Run {
             let (evaluate, save) = (every(self.config.eval.every), every(self.config.checkpoint.every));
             let due = Due { record: step == 1 || evaluate || every(self.config.log.every), evaluate, save };
             self = self.step(step, due.record);
-            match self.after(step, due, flow, on_event) {
-                Ok(next) if next.is_break() && step < steps => {
+            match self.after(step, due, on_event) {
+                Ok(()) if self.flow.is_break() && step < steps => {
                     self.end(Status::Interrupted)?;
                     return Ok(self.summary);
                 }
-                Ok(next) => flow = next,
+                Ok(()) => {}
                 Err(Problem::Failed(error)) => return Err(error),
                 Err(Problem::NotFinite { step, message, is_undone }) => {
                     let (action, checkpoint) = self.action(is_undone && step < steps)?;
@@ -292,6 +306,9 @@ impl Run {
                     match action {
                         Action::Stopped {} => {
                             self.record_recent()?;
+                            // Not those steps after it that were made before it was seen.
+                            self.position.step = divergence.step;
+                            self.position.tokens = divergence.step * self.config.tokens_of_step();
                             self.summary.message = Some(divergence.describe());
                             self.end(Status::Diverged)?;
                             return Ok(self.summary);
@@ -300,7 +317,7 @@ impl Run {
                         Action::Skipped {} => {}
                         Action::Rewound { rate, .. } => self.rewound(rate)?,
                     }
-                    flow = either(flow, on_event(Event::Diverged(&divergence)));
+                    self.tell(on_event, Event::Diverged(&divergence));
                 }
             }
         }
@@ -347,37 +364,41 @@ impl Run {
         self
     }
 
-    /// What is due after a step, and where the run is to stop a checkpoint. Whether it is to stop.
-    fn after(
-        &mut self,
-        step: usize,
-        due: Due,
-        flow: ControlFlow<()>,
-        on_event: &mut OnEvent<'_>,
-    ) -> Result<ControlFlow<()>, Problem> {
+    /// Tells an event, and keeps that somebody asked to stop.
+    fn tell(&mut self, on_event: &mut OnEvent<'_>, event: Event<'_>) {
+        if on_event(event).is_break() {
+            self.flow = ControlFlow::Break(());
+        }
+    }
+
+    /// What is due after a step, and where the run is to stop a checkpoint.
+    fn after(&mut self, step: usize, due: Due, on_event: &mut OnEvent<'_>) -> Result<(), Problem> {
         if let Some(message) = self.undone.take() {
+            if !self.pending.is_empty() {
+                self.read_pending(false)?;
+            }
             return Err(Problem::NotFinite { step, message, is_undone: true });
         }
-        let mut flow = either(flow, on_event(Event::Step(step)));
+        self.tell(on_event, Event::Step(step));
         let is_full = self.pending.len() >= MOST_PENDING;
-        if !(due.record || due.save || is_full || flow.is_break()) {
-            return Ok(flow);
+        if !(due.record || due.save || is_full || self.flow.is_break()) {
+            return Ok(());
         }
         let row = self.read_pending(due.record)?;
         if due.record {
             let written = self.record(step, &row, due.evaluate)?;
-            flow = either(flow, on_event(Event::Recorded(&written)));
+            self.tell(on_event, Event::Recorded(&written));
         }
-        if due.save || flow.is_break() {
+        if due.save || self.flow.is_break() {
             self.save()?;
-            flow = either(flow, on_event(Event::Saved(step)));
+            self.tell(on_event, Event::Saved(step));
         }
-        Ok(flow)
+        Ok(())
     }
 
     /// What is done about a divergence, and the checkpoint that the run goes back to.
     fn action(&self, can_skip: bool) -> Result<(Action, Option<Checkpoint>), Error> {
-        let rewinds = self.position.divergences.iter().filter(|divergence| divergence.is_rewound()).count();
+        let rewinds = self.position.divergences.iter().filter_map(Divergence::went_to).count();
         match self.config.train.on_divergence {
             OnDivergence::Skip { at_most } if can_skip && self.position.skipped() < at_most => {
                 Ok((Action::Skipped {}, None))
@@ -397,7 +418,7 @@ impl Run {
     fn rewound(&mut self, rate: f64) -> Result<(), Error> {
         // Before the records go that one of them belongs to.
         checkpoint::remove_after(&self.folder.join(on_disk::CHECKPOINTS), self.position.step)?;
-        let kept = on_disk::keep_records(&self.folder, self.position.step, self.position.records)?;
+        let kept = on_disk::keep_records(&self.folder, &self.position)?;
         let path = self.folder.join("metrics.jsonl");
         self.metrics = files::open_own(&path).map_err(Error::io("open", &path))?;
         self.position.rate = rate;
@@ -636,11 +657,6 @@ impl Drop for Claim {
         // Only those that are empty.
         self.made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
     }
-}
-
-/// Break where one of both is.
-fn either(a: ControlFlow<()>, b: ControlFlow<()>) -> ControlFlow<()> {
-    if a.is_break() { a } else { b }
 }
 
 /// What of a configuration is allowed and most likely not meant.

@@ -19,11 +19,15 @@ const SIGNALS: [i32; 2] = [SIGINT, SIGTERM];
 pub(crate) struct Stop {
     /// The signal that did, or 0.
     signal: Arc<AtomicUsize>,
+    is_installed: Arc<AtomicBool>,
 }
 
 impl Stop {
-    /// Takes the signals from now on, those that whoever started the command has not had ignored, as `nohup` does.
+    /// Takes the signals from the first call on, without those that whoever started the command had ignored, as `nohup` does.
     pub(crate) fn install(&self) {
+        if self.is_installed.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let armed = Arc::new(AtomicBool::new(false));
         let ignored = ignored();
         for signal in SIGNALS.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {

@@ -67,11 +67,11 @@ impl Args {
             match event {
                 // What was started in a folder before its parent was killed must not begin beside what comes after.
                 Event::Claimed if self.parent.is_some_and(stop::is_orphan_of) => return ControlFlow::Break(()),
-                // Before the first step there is nothing that a signal could lose.
-                Event::Started { .. } => stop.install(),
+                // From here on files are written; a calibration ends at once.
+                Event::Claimed if config.init.calibrate.is_none() => stop.install(),
+                Event::Calibrated(_) | Event::Started { .. } => stop.install(),
                 Event::Claimed
                 | Event::Calibrating(..)
-                | Event::Calibrated(_)
                 | Event::Step(_)
                 | Event::Recorded(_)
                 | Event::Saved(_)
@@ -148,9 +148,11 @@ impl View {
         match (&summary.status, &summary.message) {
             (Status::Diverged, Some(message)) => progress::line(message),
             (Status::Interrupted, _) => progress::line(&format!(
-                "interrupted after step {} of {}, with a checkpoint; go on with:\n  unitgain train --resume {}",
+                "interrupted after step {} of {}, with a checkpoint; go on with:\n  unitgain train --resume{}{}",
                 summary.step,
                 summary.steps,
+                // What begins with a dash would be an option.
+                if self.folder.to_string_lossy().starts_with('-') { "=" } else { " " },
                 quoted(&self.folder.display().to_string())
             )),
             _ => {

@@ -74,9 +74,13 @@ pub(crate) struct Mark<'a> {
 
 /// Between two looks at a process.
 const LOOK: Duration = Duration::from_millis(20);
+/// Longest wait for a process that ends or is to end.
+const ENDING: Duration = Duration::from_secs(10);
 /// Between two looks at the records of all running processes.
 const POLL: Duration = Duration::from_millis(250);
 
+/// First line of a mark: a file of this name that a person wrote is none.
+const WRITTEN: &str = "# Written by unitgain, which keeps its runs in the folders beside this file.\n";
 /// Folders in a folder of runs.
 const FOLDERS: [&str; 3] = ["configs", "runs", "logs"];
 
@@ -97,7 +101,7 @@ impl<'a> Folder<'a> {
         // First, so that whatever is there after a kill is known as ours.
         let path = out.join(folder.mark.file);
         if !path.is_file() {
-            write_atomically(&path, folder.mark.text.as_bytes())?;
+            folder.write_mark()?;
         }
         for name in FOLDERS {
             files::create_folder(&out.join(name))?;
@@ -109,6 +113,11 @@ impl<'a> Folder<'a> {
         Ok(folder)
     }
 
+    fn write_mark(&self) -> Result<(), Error> {
+        let text = format!("{WRITTEN}{}", self.mark.text);
+        write_atomically(&self.options.out.join(self.mark.file), text.as_bytes())
+    }
+
     /// The run folder of a job.
     pub(crate) fn run(&self, name: &str) -> PathBuf {
         self.options.out.join("runs").join(name)
@@ -116,28 +125,32 @@ impl<'a> Folder<'a> {
 
     /// Removes every run, and nothing that is not of a run.
     fn clear(&self) -> Result<(), Error> {
-        let runs = self.options.out.join("runs");
-        let entries = fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten();
         // All of them before any is removed: one may have outlived the process that started it.
-        let held = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).map(|path| Ok((free(&path)?, path)));
+        let held = self.runs()?.into_iter().map(|path| Ok((free(&path)?, path)));
         for (lock, path) in held.collect::<Result<Vec<_>, Error>>()? {
-            on_disk::clear(&path)?;
+            on_disk::remove(&path)?;
             let _ = fs::remove_file(path.join(files::LOCK));
             drop(lock);
             // A folder with something else in it stays.
             let _ = fs::remove_dir(path.join(on_disk::CHECKPOINTS));
             let _ = fs::remove_dir(&path);
-        }
-        for (folder, ending) in [("configs", "toml"), ("logs", "log")] {
-            let folder = self.options.out.join(folder);
-            for entry in fs::read_dir(&folder).map_err(Error::io("read", &folder))?.flatten() {
-                let path = entry.path();
-                if path.extension().is_some_and(|extension| extension == ending) {
-                    fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            for own in [format!("configs/{name}.toml"), format!("logs/{name}.log")] {
+                let own = self.options.out.join(own);
+                if own.is_file() {
+                    fs::remove_file(&own).map_err(Error::io("remove", &own))?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Those folders in `runs/` that are runs, without links.
+    fn runs(&self) -> Result<Vec<PathBuf>, Error> {
+        let runs = self.options.out.join("runs");
+        let entries = fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        Ok(folders.map(|entry| entry.path()).filter(|path| on_disk::is_begun(path).unwrap_or(false)).collect())
     }
 
     /// Makes the runs that are not there yet, the most expensive first. A run that fails lets those that are being made
@@ -164,7 +177,7 @@ impl<'a> Folder<'a> {
             }
         }
         // What the folder is of, now that nothing is refused.
-        write_atomically(&self.options.out.join(self.mark.file), self.mark.text.as_bytes())?;
+        self.write_mark()?;
         // From the end: the most expensive last.
         waiting.sort_by(|(a, _), (b, _)| cost(&jobs[*a]).total_cmp(&cost(&jobs[*b])).then(b.cmp(a)));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -215,7 +228,10 @@ impl<'a> Folder<'a> {
                 let path = self.run(&job.name);
                 match (status.code(), on_disk::read_summary(&path)) {
                     (Some(0 | 1), Some(summary)) if summary.status.has_ended() => {
-                        on_disk::check_ended(&path, &summary, &job.config)?;
+                        if let Err(error) = on_disk::check_ended(&path, &summary, &job.config) {
+                            failure.get_or_insert(error);
+                            continue;
+                        }
                         flow =
                             either(flow, on_event(Event::Ended { run: &job.name, summary: &summary, earlier: false }));
                         summaries[run.job] = Some(summary);
@@ -223,7 +239,8 @@ impl<'a> Folder<'a> {
                     // It was asked to, by this process or by who asked this one.
                     _ if flow.is_break() => {}
                     (code, _) => {
-                        let said = last_line(&run.log).filter(|_| code.is_some());
+                        let is_signal = code.is_some_and(|code| (129..160).contains(&code));
+                        let said = last_line(&run.log).filter(|_| code.is_some() && !is_signal);
                         let said = said.unwrap_or_else(|| format!("it was ended from outside ({status})"));
                         let problem = format!("{said}. Its output is in {}", run.log.display());
                         failure.get_or_insert(Error::Run { name: job.name.clone(), problem });
@@ -261,9 +278,7 @@ impl<'a> Folder<'a> {
 
     /// Refuses a folder that has runs and none of these.
     fn check_same(&self, jobs: &[Job]) -> Result<(), Error> {
-        let runs = self.options.out.join("runs");
-        let mut there = fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten();
-        if there.next().is_some() && !jobs.iter().any(|job| self.run(&job.name).exists()) {
+        if !self.runs()?.is_empty() && !jobs.iter().any(|job| self.run(&job.name).exists()) {
             return Err(Error::Folder {
                 path: self.options.out.clone(),
                 problem: "has runs, and none of those that are asked for. Use --out for another folder, or --force to \
@@ -369,11 +384,11 @@ fn check(options: &Options, mark: &Mark<'_>) -> Result<(), Error> {
         Err(e) => return Err(Error::io("read", out)(e)),
     };
     let path = out.join(mark.file);
-    if path.is_file() {
+    let there = if path.is_file() { read::text(&path, 2 * read::MOST_WRITTEN)? } else { String::new() };
+    if there.starts_with(WRITTEN) {
         if options.force {
             return Ok(());
         }
-        let there = read::text(&path, read::MOST_WRITTEN)?;
         return match (mark.is_same)(&there) {
             true => Ok(()),
             false => refuse(format!(
@@ -393,7 +408,9 @@ fn check(options: &Options, mark: &Mark<'_>) -> Result<(), Error> {
     };
     match entries.flatten().all(|entry| is_own(&entry)) {
         true => Ok(()),
-        false => refuse(format!("is not empty and has no {}. Use --out for another folder", mark.file)),
+        false => {
+            refuse(format!("is not empty and has no {} that unitgain wrote. Use --out for another folder", mark.file))
+        }
     }
 }
 
@@ -415,7 +432,8 @@ pub(super) struct Made {
 /// The runs in the folder `out` whose names are wanted.
 pub(super) fn made(out: &Path, is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Made> {
     let entries = fs::read_dir(out.join("runs")).into_iter().flatten().flatten();
-    entries.filter(move |entry| is_wanted(&entry.file_name().to_string_lossy())).filter_map(|entry| {
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.filter(move |entry| is_wanted(&entry.file_name().to_string_lossy())).filter_map(|entry| {
         let path = entry.path();
         let status = on_disk::read_summary(&path)?.status;
         let identity = RunConfig::of_run(&path, &[]).ok()?.identity();
@@ -445,6 +463,12 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        // The end of its input lets it end after its step, with a checkpoint.
+        drop(self.child.stdin.take());
+        let started = Instant::now();
+        while started.elapsed() < ENDING && self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            std::thread::sleep(LOOK);
+        }
         // Killing an exited child fails harmlessly.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -456,7 +480,7 @@ fn free(path: &Path) -> Result<File, Error> {
     let started = Instant::now();
     loop {
         match files::lock(path) {
-            Err(_) if started.elapsed() < Duration::from_secs(10) => std::thread::sleep(LOOK),
+            Err(Error::Folder { .. }) if started.elapsed() < ENDING => std::thread::sleep(LOOK),
             result => return result,
         }
     }

@@ -41,7 +41,7 @@ fn a_sweep_makes_every_run_once() {
         assert!(shown.contains(part), "{part} is not in\n{shown}");
     }
     assert!(place.read("tiny.svg").contains("learning rate") && place.read("runs/tiny/sweep.svg").contains("width 8"));
-    assert_eq!(place.read("runs/tiny/sweep.toml"), SWEEP);
+    assert!(place.read("runs/tiny/sweep.toml").ends_with(SWEEP));
     let report = json(&place.read("runs/tiny/sweep.json"));
     assert_eq!((&report["complete"], &report["horizon"]["tokens"]), (&true.into(), &384.into()));
     assert_eq!(report["runs"][1]["name"], "width=16,lr=0.01,seed=1");
@@ -137,7 +137,10 @@ fn a_run_that_diverges_is_a_result_and_one_that_fails_is_not() {
     let run = "runs/tiny/runs/width=8,lr=0.01,seed=1";
     place.write("tiny.toml", SWEEP);
     std::fs::create_dir_all(place.0.join(run)).unwrap();
-    place.write("runs/tiny/sweep.toml", SWEEP);
+    place.write(
+        "runs/tiny/sweep.toml",
+        format!("# Written by unitgain, which keeps its runs in the folders beside this file.\n{SWEEP}"),
+    );
     place.write(&format!("{run}/checkpoints"), "a");
     assert!(place.bad(&["sweep", "tiny.toml", "--jobs", "1"]).contains("holds \"checkpoints\", which is of no run"));
     assert_eq!(place.read(&format!("{run}/checkpoints")), "a");
@@ -356,6 +359,33 @@ fn what_is_refused_changes_nothing_in_a_folder() {
         }
     }
     assert!(!place.0.join("new").exists());
+}
+
+/// What a person keeps beside a sweep's files, and where a sweep is not, is never removed.
+#[test]
+fn force_removes_the_runs_of_a_sweep_and_nothing_else() {
+    let place = Place::new("sweep-force");
+    place.good(&["train", "small.toml", "--steps", "2", "--out", "kept"]);
+    // A folder of a person's own, with the file of a sweep and folders of the same names.
+    place.write("tiny.toml", SWEEP);
+    for folder in ["own/configs", "own/logs", "own/runs/mine"] {
+        std::fs::create_dir_all(place.0.join(folder)).unwrap();
+    }
+    let own = ["own/sweep.toml", "own/configs/mine.toml", "own/logs/mine.log", "own/runs/mine/config.toml"];
+    own.iter().for_each(|file| place.write(file, SWEEP));
+    assert!(place.bad(&["sweep", "tiny.toml", "--out", "own", "--force"]).contains("that unitgain wrote"));
+    // The same in the folder of a sweep, and a link to a run elsewhere.
+    place.good(&["sweep", "tiny.toml", "--out", "out"]);
+    std::fs::create_dir_all(place.0.join("out/runs/mine")).unwrap();
+    let beside = ["out/configs/mine.toml", "out/logs/mine.log", "out/runs/mine/config.toml"];
+    beside.iter().for_each(|file| place.write(file, "a = 1"));
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("../../kept", place.0.join("out/runs/link")).unwrap();
+    place.good(&["sweep", "tiny.toml", "--out", "out", "--force"]);
+    own.iter().for_each(|file| assert_eq!(place.read(file), SWEEP, "{file}"));
+    beside.iter().for_each(|file| assert_eq!(place.read(file), "a = 1", "{file}"));
+    assert_eq!(records(&place, "kept").len(), 2);
+    assert!(place.0.join("kept/checkpoints/step_00000002.safetensors").exists());
 }
 
 #[test]

@@ -325,7 +325,15 @@ fn diff_says_where_two_runs_part() {
     assert!(said.contains("long alone has 3 records more, from step 9 on"), "{said}");
     assert!(said.contains("train.steps  7      12"), "{said}");
 
-    place.write("a/metrics.jsonl", place.read("a/metrics.jsonl").replacen("\"grad_norm\":", "\"grad_norm\":1", 1));
+    // Records that were changed are refused where the summary says which they were.
+    let changed = place.read("a/metrics.jsonl").replacen("\"grad_norm\":", "\"grad_norm\":1", 1);
+    place.write("a/metrics.jsonl", &changed);
+    assert!(place.bad(&["diff", "a", "b"]).contains("are not those that summary.json was written from"));
+    std::fs::remove_file(place.0.join("a/summary.json")).unwrap();
+    let config = place.read("a/config.toml");
+    place.write("a/config.toml", config.replace("seed = 1", "seed = 2"));
+    assert!(place.bad(&["diff", "a", "b"]).contains("config.toml is not as it was written"));
+    place.write("a/config.toml", config);
     let said = json(&["diff", "a", "b"], 1);
     assert_eq!((&said["first"]["step"], &said["first"]["metric"]), (&1.into(), &"grad_norm".into()));
     assert_eq!((&said["first"]["metrics"], said["configuration"].as_array().unwrap().len()), (&1.into(), 0));
