@@ -3,7 +3,7 @@
 //! A short part runs with the other tests. All of it, 300 kills and every file call:
 //! `UNITGAIN_CRASHES=300 UNITGAIN_FILE_CALLS=all cargo test --release --test command crash -- --nocapture`
 
-use super::{Place, records};
+use super::{Place, SMALL, records};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -48,33 +48,24 @@ const SCENARIOS: [Scenario; 5] = [
     },
 ];
 
-const RUN: &str = "
-    [model]
-    context = 16
-    d_model = 16
-    n_layers = 2
-    n_heads = 2
-    dropout = 0.1
-    [data]
-    task = 'markov'
-    vocab_size = 8
-    order = 1
-    branching = 2
-    [train]
-    steps = 60
-    batch_size = 4
-    [log]
-    every = 3
-    [eval]
-    every = 20
-    tokens = 128
-    [checkpoint]
-    every = 7";
+/// The small run, longer and with fewer records, evaluations and checkpoints.
+fn run() -> String {
+    let changes = [
+        ("steps = 30", "steps = 60"),
+        ("[log]\n    every = 1", "[log]\n    every = 3"),
+        ("every = 10", "every = 20"),
+        ("every = 5", "every = 7"),
+    ];
+    changes.into_iter().fold(SMALL.to_string(), |text, (old, new)| {
+        assert_eq!(text.matches(old).count(), 1, "{old}");
+        text.replace(old, new)
+    })
+}
 
 pub(crate) fn place(name: &str) -> Place {
     let place = Place::new(name);
-    place.write("run.toml", RUN);
-    place.write("other.toml", format!("{RUN}\n[optimizer]\nlr = 3e-3"));
+    place.write("run.toml", run());
+    place.write("other.toml", format!("{}\n[optimizer]\nlr = 3e-3", run()));
     place.write("sweep.toml", "run = 'run.toml'\n[axes]\nwidth = [16, 8]\n'optimizer.lr' = [1e-3, 1e-2]");
     place
 }

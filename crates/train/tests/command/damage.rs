@@ -33,7 +33,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// As the files that a run writes are hashed.
+/// The hash that a run writes into its files.
 fn checksum(text: &str) -> String {
     let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01B3).rotate_left(29);
     let (words, rest) = text.as_bytes().as_chunks::<8>();

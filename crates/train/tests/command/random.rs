@@ -38,7 +38,7 @@ const BASE: &str = "
 const MOST_MEMORY: u64 = 3 << 20;
 /// What is allowed but large is ended after this long.
 const LONGEST: Duration = Duration::from_secs(20);
-/// Of a process that made no model: nothing of a configuration may take more.
+/// Most bytes of a process that made no model.
 const NO_MODEL: f64 = 100e6;
 
 struct Random(u64);

@@ -161,9 +161,11 @@ fn a_configuration_that_is_shown_can_be_read_back() {
     place.good(&["train", "again.toml", "--steps", "1"]);
 }
 
-/// Changes the newest checkpoint of a run: its weights, and what it knows beside them.
-fn change(place: &Place, run: &str, weight: impl Fn(f32) -> f32, position: impl Fn(&mut Position)) {
-    let checkpoint = Checkpoint::newest(&place.0.join(run)).unwrap();
+/// Writes a checkpoint of this step beside the newest of `run`: with other weights, and other things that it knows beside
+/// them.
+fn change(place: &Place, step: usize, weight: impl Fn(f32) -> f32, position: impl Fn(&mut Position)) {
+    let run = place.0.join("run");
+    let checkpoint = Checkpoint::newest(&run).unwrap();
     let config = &checkpoint.config;
     let device = device::from_name("flex").unwrap();
     let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device).unwrap();
@@ -173,9 +175,10 @@ fn change(place: &Place, run: &str, weight: impl Fn(f32) -> f32, position: impl 
         .map(|(path, shape, values)| (path, (shape, values.into_iter().map(&weight).collect())))
         .collect();
     trainer.model = assign(trainer.model, &changed).unwrap();
-    let mut other = checkpoint.position.clone();
+    let tokens = checkpoint.position.tokens / checkpoint.position.step * step;
+    let mut other = Position { step, tokens, ..checkpoint.position.clone() };
     position(&mut other);
-    checkpoint::save(&place.0.join(run).join("checkpoints"), &trainer, &other, config).unwrap();
+    checkpoint::save(&run.join("checkpoints"), &trainer, &other, config).unwrap();
 }
 
 #[test]
@@ -184,15 +187,7 @@ fn nothing_is_drawn_from_a_model_that_diverged() {
     place.good(&["train", "small.toml", "--out", "run", "--steps", "5"]);
     place.good(&["generate", "run"]);
     for (weight, others) in [(f32::NAN, &[][..]), (f32::INFINITY, &[]), (1e38, &["--top-k", "1"])] {
-        change(
-            &place,
-            "run",
-            |_| weight,
-            |position| {
-                position.step = 7;
-                position.tokens = 7 * 64;
-            },
-        );
+        change(&place, 7, |_| weight, |_| ());
         for temperature in ["0", "0.8"] {
             let said = place.bad(&[&["generate", "run", "--temperature", temperature], others].concat());
             assert!(said.contains("the checkpoint of step 7 ") && said.contains("not finite"), "{said}");
@@ -224,16 +219,7 @@ fn a_vocabulary_of_another_size_and_a_symbol_beyond_it_are_refused() {
     ];
     for tokenizer in tokenizers {
         let size = tokenizer.vocab_size();
-        change(
-            &place,
-            "run",
-            |x| x,
-            |position| {
-                position.step = 9;
-                position.tokens = 9 * 64;
-                position.tokenizer = tokenizer.clone();
-            },
-        );
+        change(&place, 9, |x| x, |position| position.tokenizer = tokenizer.clone());
         for arguments in [
             &["generate", "run"][..],
             &["generate", "run", "--prompt", "1099511627776"],
