@@ -159,9 +159,7 @@ impl Bench {
         for _ in 0..n {
             let started = Instant::now();
             let Some(trainer) = self.trainer.take() else { return };
-            let size = self.config.train.batch_size;
-            let batch = |micro: usize| self.task.batch(self.config.seed, self.step, micro * size..(micro + 1) * size);
-            let batches: Vec<_> = (0..self.config.train.accumulate).map(batch).collect();
+            let batches = self.config.batches(&self.task, self.step);
             let lr = self.config.optimizer.lr();
             let step = || trainer.step(&batches, lr, true);
             let (trainer, row) = if self.config.train.fused { step() } else { composed(step) };
@@ -175,8 +173,7 @@ impl Bench {
     fn measured(mut self, product: f64) -> Measured {
         self.times.sort_by(f64::total_cmp);
         let quantile = |q: f64| self.times[((self.times.len() - 1) as f64 * q).round() as usize];
-        let train = &self.config.train;
-        let tokens = train.batch_size * train.accumulate * self.config.model.context;
+        let tokens = self.config.tokens_of_step();
         let steps = self.times.len() as f64;
         let (clock, parameters, flops) = match &self.trainer {
             Some(trainer) => {

@@ -180,9 +180,7 @@ pub(crate) fn number(path: &Path) -> Option<usize> {
 
 /// Whether a run writes a checkpoint of this step although nothing stops it.
 fn is_due(path: &Path, config: &RunConfig) -> bool {
-    let every = config.checkpoint.every;
-    number(path)
-        .is_some_and(|step| step == config.train.steps || step == 0 || (every > 0 && step.is_multiple_of(every)))
+    number(path).is_some_and(|step| config.is_due(config.checkpoint.every, step) || step == 0)
 }
 
 /// The step of a checkpoint by its name; None for a file that is not ours.
@@ -201,9 +199,8 @@ impl Checkpoint {
             path: run.to_path_buf(),
             problem: "has no checkpoint in checkpoints/; give the folder of a run that wrote one".into(),
         })?;
-        let changed =
-            folder::sealed_configuration(run).map(|config| folder::of_another_run(&checkpoint.config, &config));
-        match changed {
+        let own = folder::config_file(run).ok().flatten().and_then(|file| file.with(&[]).ok());
+        match own.map(|config| folder::of_another_run(&checkpoint.config, &config)) {
             Some(changed) if !changed.is_empty() => {
                 let problem = format!("is of another run than the config.toml of its folder: {}", changed.join(", "));
                 Err(Error::Checkpoint { path: checkpoint.path, problem })
@@ -228,8 +225,10 @@ impl Checkpoint {
     /// As [`Checkpoint::newest`].
     pub(crate) fn newest_due(run: &Path, config: &RunConfig) -> Result<Self, Error> {
         let all = list(&run.join(CHECKPOINTS))?;
-        let due = all.iter().rev().find(|path| is_due(path, config)).or(all.last());
-        due.map_or_else(|| Self::newest(run), |path| Self::read(path))
+        match all.iter().rev().find(|path| is_due(path, config)).or(all.last()) {
+            Some(path) => Self::read(path),
+            None => Self::newest(run),
+        }
     }
 
     /// Reads a checkpoint.
@@ -334,13 +333,7 @@ impl Checkpoint {
             );
             return Err(Error::Checkpoint { path: self.path.clone(), problem });
         }
-        let (known, own) = (self.position.tokenizer.vocab_size(), self.config.model.vocab_size);
-        if own.is_some_and(|own| own != known) {
-            let problem = format!(
-                "its vocabulary has {known} tokens, and model.vocab_size of its configuration is {}: it is damaged, or was \
-                 changed; delete it to use the one before",
-                own.unwrap_or_default()
-            );
+        if let Some(problem) = other_vocabulary(&self.position, &self.config) {
             return Err(Error::Checkpoint { path: self.path.clone(), problem });
         }
         let prefix = "model.";
@@ -404,6 +397,13 @@ impl Checkpoint {
     }
 }
 
+/// What is wrong where the tokenizer has not as many tokens as the model.
+fn other_vocabulary(position: &Position, config: &RunConfig) -> Option<String> {
+    let (written, own) = (position.tokenizer.vocab_size(), config.model.vocab_size);
+    let problem = || format!("its tokenizer has {written} tokens, and its model a vocabulary of {}", own.unwrap_or(0));
+    (own != Some(written)).then(problem)
+}
+
 /// What of a position cannot be true of a run with this configuration in a file of this name.
 fn contradiction(path: &Path, position: &Position, config: &RunConfig) -> Option<String> {
     let step = position.step;
@@ -414,10 +414,8 @@ fn contradiction(path: &Path, position: &Position, config: &RunConfig) -> Option
     if tokens != Some(position.tokens) {
         return Some(format!("{} tokens are not those of {step} steps", position.tokens));
     }
-    let vocab_size = position.tokenizer.vocab_size();
-    if config.model.vocab_size != Some(vocab_size) {
-        let of = config.model.vocab_size.unwrap_or(0);
-        return Some(format!("its tokenizer has {vocab_size} tokens, and its model a vocabulary of {of}"));
+    if let Some(problem) = other_vocabulary(position, config) {
+        return Some(problem);
     }
     let has_rate = position.rate > 0.0 && position.rate <= 1.0;
     let in_order = position.recent.windows(2).all(|pair| pair[0].step < pair[1].step)
@@ -530,7 +528,8 @@ fn checksum<'a>(position: &Position, config: &str, tensors: impl Iterator<Item =
     tensors.fold(start, |hash, (name, bytes)| files::hash(files::hash(hash, name.as_bytes()), bytes))
 }
 
-fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+/// The elements of a tensor, in one transfer.
+pub(crate) fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 

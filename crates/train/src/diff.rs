@@ -139,7 +139,7 @@ fn is_same(a: Option<f64>, b: Option<f64>) -> bool {
     }
 }
 
-/// All that a record measured, in the order of the file, but for the speed.
+/// Every number of a record except the speed, by name, in the order of the file.
 fn measured(record: &Record) -> Vec<(String, f64)> {
     let Record {
         step: _,

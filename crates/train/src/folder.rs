@@ -241,40 +241,42 @@ pub(crate) fn is_sealed(text: &str) -> bool {
     end.is_some_and(|end| text[end..].trim_end() == format!("{SEAL}{}\"", files::checksum(&text[..end])))
 }
 
+/// The `config.toml` of a run; None where it is lost.
+///
+/// # Errors
+/// [`Error::Folder`] for one that is not as it was written, [`Error::Io`].
+pub(crate) fn config_file(folder: &Path) -> Result<Option<ConfigFile>, Error> {
+    let path = folder.join("config.toml");
+    match read::all(&path, read::MOST_WRITTEN).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
+        Ok(text) if is_sealed(&text) => ConfigFile::parse(&text, &path.display().to_string()).map(Some),
+        Ok(_) => refuse(
+            folder,
+            "its config.toml is not as it was written. Changes go on the command line: --set key=value. Restore it; or \
+             remove it, to go on with the configuration that the newest checkpoint holds",
+        ),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::io("read", &path)(e)),
+    }
+}
+
 /// The configuration of the run in a folder, with settings: that of its `config.toml`, or where that is lost that of its
 /// newest checkpoint.
 ///
 /// # Errors
 /// [`Error::Folder`] for a file that is not as it was written, and as [`RunConfig::load`].
 pub(crate) fn configuration(folder: &Path, settings: &[String]) -> Result<RunConfig, Error> {
-    let path = folder.join("config.toml");
-    match read::all(&path, read::MOST_WRITTEN).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
-        Ok(text) if is_sealed(&text) => ConfigFile::parse(&text, &path.display().to_string())?.with(settings),
-        Err(e) if e.kind() == ErrorKind::NotFound => match Checkpoint::newest(folder) {
-            Ok(checkpoint) => {
-                let origin = checkpoint.path().display().to_string();
-                ConfigFile::parse(&checkpoint.config.to_toml(), &origin)?.with(settings)
-            }
-            Err(_) => refuse(
-                folder,
-                "has neither config.toml nor a checkpoint, so that nothing says how to go on; start it again with its \
-                 TOML file and --out",
-            ),
-        },
-        Err(e) => Err(Error::io("read", &path)(e)),
-        Ok(_) => refuse(
-            folder,
-            "its config.toml is not as it was written. Changes go on the command line: --set key=value. Restore it; or \
-             remove it, to go on with the configuration that the newest checkpoint holds",
-        ),
+    if let Some(file) = config_file(folder)? {
+        return file.with(settings);
     }
-}
-
-/// The configuration in the `config.toml` of a folder, where that is as a run wrote it.
-pub(crate) fn sealed_configuration(folder: &Path) -> Option<RunConfig> {
-    let path = folder.join("config.toml");
-    let text = read::text(&path, read::MOST_WRITTEN).ok().filter(|text| is_sealed(text))?;
-    ConfigFile::parse(&text, &path.display().to_string()).ok()?.with(&[]).ok()
+    let Ok(checkpoint) = Checkpoint::newest(folder) else {
+        return refuse(
+            folder,
+            "has neither config.toml nor a checkpoint, so that nothing says how to go on; start it again with its TOML \
+             file and --out",
+        );
+    };
+    let origin = checkpoint.path().display().to_string();
+    ConfigFile::parse(&checkpoint.config.to_toml(), &origin)?.with(settings)
 }
 
 /// As [`configuration`] without settings; None where the run was broken off before its configuration was written.
@@ -342,12 +344,22 @@ pub(crate) fn check_same_settings(there: &RunConfig, config: &RunConfig, folder:
     }
 }
 
-/// Brings `metrics.jsonl` back to the records of a checkpoint and returns its text: the records of later steps, which are
-/// made again, and a last line that a killed process did not finish go.
+/// What `metrics.jsonl` holds of a run that goes on.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) records: Vec<Record>,
+    /// Length of the file.
+    pub(crate) bytes: u64,
+    /// Number and hash of its lines, times included.
+    pub(crate) digest: Digest,
+}
+
+/// Brings `metrics.jsonl` back to the records of a checkpoint and returns them: the records of later steps, which are made
+/// again, and a last line that a killed process did not finish go.
 ///
 /// # Errors
 /// [`Error::Folder`] where the file does not begin with the records of the checkpoint, or goes on with something else.
-pub(crate) fn keep_records(folder: &Path, position: &Position) -> Result<String, Error> {
+pub(crate) fn keep_records(folder: &Path, position: &Position) -> Result<Kept, Error> {
     let (step, kept) = (position.step, position.records);
     let path = folder.join("metrics.jsonl");
     let bytes = match read::fitting(&path, metrics::HELD) {
@@ -385,7 +397,8 @@ pub(crate) fn keep_records(folder: &Path, position: &Position) -> Result<String,
         );
     }
     // Times are no part of a checkpoint; a summary that was written beside it has them.
-    if read_summary(folder).is_some_and(|s| s.records.lines == kept.lines && s.records != Digest::of(own)) {
+    let digest = Digest::of(own);
+    if read_summary(folder).is_some_and(|s| s.records.lines == kept.lines && s.records != digest) {
         return refuse(
             folder,
             "the times in metrics.jsonl are not those that summary.json was written from: one of both was changed. \
@@ -395,7 +408,7 @@ pub(crate) fn keep_records(folder: &Path, position: &Position) -> Result<String,
     if !rest.is_empty() || !path.exists() {
         write_atomically(&path, own.as_bytes())?;
     }
-    Ok(own.into())
+    Ok(Kept { records: metrics::parse(folder, own, 0)?, bytes: own.len() as u64, digest })
 }
 
 #[cfg(test)]

@@ -42,8 +42,6 @@ pub struct Writer {
     /// How its tokens are written.
     pub tokenizer: Tokenizer,
     context: usize,
-    /// Number of its tokens.
-    vocab_size: usize,
     /// Steps that it was trained for.
     step: usize,
 }
@@ -57,7 +55,7 @@ impl Writer {
         Self::of(&Checkpoint::newest(run)?, backend)
     }
 
-    /// Of a checkpoint.
+    /// Builds the model of a checkpoint and loads its weights.
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::Checkpoint`], and [`Error::Generate`] for a norm over the sequence.
@@ -78,14 +76,7 @@ impl Writer {
         let model = model.with_precision(config.train.precision);
         let model = checkpoint.load_model(model, &table)?;
         let tokenizer = checkpoint.position.tokenizer.clone();
-        Ok(Self {
-            model,
-            device,
-            vocab_size: tokenizer.vocab_size(),
-            tokenizer,
-            context: config.model.context,
-            step: checkpoint.position.step,
-        })
+        Ok(Self { model, device, tokenizer, context: config.model.context, step: checkpoint.position.step })
     }
 
     /// Continues `prompt` by `n` tokens, telling `on_token` each, until it breaks off.
@@ -106,11 +97,12 @@ impl Writer {
         if prompt.is_empty() {
             return Err(Error::Generate("the prompt has no token; give at least one with --prompt".into()));
         }
-        let is_known = |token: &i32| usize::try_from(*token).is_ok_and(|token| token < self.vocab_size);
+        let vocab_size = self.tokenizer.vocab_size();
+        let is_known = |token: &i32| usize::try_from(*token).is_ok_and(|token| token < vocab_size);
         if let Some(token) = prompt.iter().find(|token| !is_known(token)) {
             let problem = format!(
                 "the prompt's token {token} is not in the vocabulary, whose tokens are 0 to {}",
-                self.vocab_size - 1
+                vocab_size - 1
             );
             return Err(Error::Generate(problem));
         }

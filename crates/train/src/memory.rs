@@ -86,7 +86,7 @@ const STACK: u64 = 2 << 20;
 /// # Errors
 /// What they take, and what there is.
 pub(crate) fn check_threads(threads: usize) -> Result<(), String> {
-    /// Of a thread beside its stack: another one for signals, and what the allocator gives it first.
+    /// Memory of a thread besides its stack: the stack for signals, and what the allocator gives it first.
     const BESIDE: u64 = 512 << 10;
     let need = threads as u64 * (STACK + BESIDE);
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
@@ -133,6 +133,11 @@ fn number(text: &str, key: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+/// An amount of memory in a file of `/proc`, in bytes.
+pub(crate) fn of_proc(file: &str, key: &str) -> Option<u64> {
+    kilobytes(&std::fs::read_to_string(file).ok()?, key)
+}
+
 fn kilobytes(text: &str, key: &str) -> Option<u64> {
     number(text, key).map(|kib| kib.saturating_mul(1024))
 }
@@ -163,7 +168,7 @@ struct Version {
     controller: &'static str,
     limit: &'static str,
     used: &'static str,
-    /// Of what is used, the part that the kernel gives back before anything else.
+    /// The part of the used memory that the kernel gives back before anything else.
     cache: &'static str,
 }
 
@@ -227,9 +232,9 @@ struct Part {
 
 /// What the process takes before there is a model.
 const BASE: f64 = 40e6;
-/// Of a block: its modules, and the nodes of its graph.
+/// Bytes of a block besides its parameters: its modules, and the nodes of its graph.
 const BLOCK: f64 = 20e3;
-/// Of a parameter, whatever its size: its entry in tables, its gradient and states, its names in a checkpoint.
+/// Bytes of a parameter, whatever its size: its entry in tables, its gradient and states, its names in a checkpoint.
 const TENSOR: f64 = 5e3;
 /// Tokens in a pass of an evaluation.
 const PASS: f64 = 4096.0;
@@ -237,7 +242,7 @@ const PASS: f64 = 4096.0;
 const FLOAT: f64 = 4.0;
 
 impl Need {
-    /// Of a run whose defaults may be written out or not; a vocabulary that is not known counts for nothing.
+    /// The need of a run, whether its defaults are written out or not; an unknown vocabulary counts as 0.
     pub(crate) fn of(config: &RunConfig) -> Self {
         let sizes = Sizes::of(config);
         let part = |bytes, key, what, fix| Part { bytes, key, what, fix };
@@ -288,7 +293,7 @@ impl Need {
         Self { always, moments: vec![drawing, step, checkpoint, evaluation] }
     }
 
-    /// Of a model that is read from a checkpoint and computes forward.
+    /// The need of a model that is read from a checkpoint and computes forward only.
     pub(crate) fn of_reading(config: &RunConfig) -> Self {
         let sizes = Sizes::of(config);
         let Self { mut always, .. } = Self::of(&RunConfig { optimizer: OptimizerConfig::default(), ..config.clone() });
@@ -301,7 +306,7 @@ impl Need {
         Self { always, moments: Vec::new() }
     }
 
-    /// Of a coordinate check, which holds what it sees of a batch twice: of all blocks, or of the first and the last. The graph
+    /// The need of a coordinate check, which holds what it sees of a batch twice: of all blocks, or of the first and the last. The graph
     /// of that pass, which no backward pass takes apart, is there beside that of the next step.
     pub(crate) fn of_seen(config: &RunConfig, every_block: bool) -> Self {
         let mut need = Self::of(config);

@@ -2,7 +2,7 @@
 
 use crate::process::Process;
 use crate::step::HostRow;
-use crate::{Digest, Divergence, Error, files, folder, read};
+use crate::{Digest, Divergence, Error, files, folder, memory, read};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -311,16 +311,10 @@ pub struct Seconds {
 
 /// Largest resident set of this process so far, in bytes; None where there is no `/proc`.
 pub fn peak_memory() -> Option<u64> {
-    kilobytes("/proc/self/status", "VmHWM:")
+    memory::of_proc("/proc/self/status", "VmHWM:")
 }
 
 /// Memory of this machine, in bytes; None where there is no `/proc`.
 pub(crate) fn total_memory() -> Option<u64> {
-    kilobytes("/proc/meminfo", "MemTotal:")
-}
-
-fn kilobytes(file: &str, key: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+    memory::of_proc("/proc/meminfo", "MemTotal:")
 }

@@ -36,14 +36,18 @@ pub(crate) fn now() -> String {
 /// The command line of this process, as a shell takes it, without the end of a very long one.
 pub(crate) fn command_line() -> String {
     const MOST: usize = 10_000;
-    let words: Vec<String> = std::env::args_os().map(|word| quoted(&word.to_string_lossy())).collect();
-    let line = words.join(" ");
+    let line = words(|_| true);
     if line.chars().count() <= MOST { line } else { line.chars().take(MOST).chain(" ..".chars()).collect() }
 }
 
 /// The command line of this process without its `--force`: what goes on with what it made.
 pub fn command_that_goes_on() -> String {
-    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).filter(|word| word != "--force");
+    words(|word| word != "--force")
+}
+
+/// The words of this command line that are wanted, as a shell takes them.
+fn words(is_wanted: impl Fn(&str) -> bool) -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).filter(|word| is_wanted(word));
     words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ")
 }
 

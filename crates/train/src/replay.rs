@@ -1,20 +1,18 @@
 //! One step of a run, made again and looked at from inside: where the first number stands that is not finite.
 
-use crate::checkpoint::{self, Checkpoint, Position, assign, weights};
+use crate::checkpoint::{self, Checkpoint, Position, assign, host, weights};
 use crate::divergence::{Action, Divergence};
 use crate::folder::CHECKPOINTS;
 use crate::run::lr;
 use crate::signal::attention_logits;
-use crate::{
-    Batch, Error, Gradients, HostRow, RunConfig, Summary, Task, Trainer, calibrate, device, metrics, read_rows,
-};
-use burn::module::{Module, ParamId};
+use crate::{Batch, Error, Gradients, RunConfig, Summary, Trainer, calibrate, device, metrics, read_rows};
+use burn::module::ParamId;
 use burn::tensor::Tensor;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
-use unitgain_model::{Branch, ParamTable, Point, Probe, Walk, cross_entropy};
+use unitgain_model::{Branch, ParamTable, Point, Probe, cross_entropy};
 
 /// The part of a step that a number belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -111,11 +109,11 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
         for made in position.step + 1..step {
             if !course.is_skipped(made) {
                 let lr = lr(&config, course.rate(made), made);
-                trainer = trainer.step(&batches(&config, &task, made), lr, false).0;
+                trainer = trainer.step(&config.batches(&task, made), lr, false).0;
             }
             on_step(made - position.step, step - position.step);
         }
-        let batches = batches(&config, &task, step);
+        let batches = config.batches(&task, step);
         let mut looks = Vec::new();
         // A forward pass moves running averages, which the step itself does once more.
         let before = weights(&trainer.model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
@@ -137,7 +135,14 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
         if let Some(recorded) = course.recorded.filter(|loss| loss.to_bits() != row.loss.to_bits()) {
             tracing::warn!("the loss of step {step} is {}, and the run recorded {recorded}", row.loss);
         }
-        Ok(Replay { step, from: position.step, lr, loss: row.loss, is_finite: is_finite(&row), looks })
+        Ok(Replay {
+            step,
+            from: position.step,
+            lr,
+            loss: row.loss,
+            is_finite: row.not_finite(&trainer.table).is_none(),
+            looks,
+        })
     })
 }
 
@@ -190,15 +195,6 @@ fn before(folder: &Path, step: usize, last: usize) -> Result<Option<Checkpoint>,
     earlier.map(|path| Checkpoint::read(path)).transpose()
 }
 
-fn batches(config: &RunConfig, task: &Task, step: usize) -> Vec<Batch> {
-    let rows = |micro: usize| micro * config.train.batch_size..(micro + 1) * config.train.batch_size;
-    (0..config.train.accumulate).map(|micro| task.batch(config.seed, step, rows(micro))).collect()
-}
-
-fn is_finite(row: &HostRow) -> bool {
-    row.loss.is_finite() && row.squares.iter().all(|square| square.is_finite()) && row.grad_norm_clipped.is_finite()
-}
-
 /// Looks at a tensor's elements.
 fn looked(
     pass: Pass,
@@ -219,30 +215,26 @@ fn looked(
     Look { pass, block, role, what, largest, not_finite, elements }
 }
 
-fn host<const D: usize>(x: &Tensor<D>) -> Vec<f32> {
-    x.clone().inner().into_data().iter::<f32>().collect()
-}
-
 /// Looks at the forward and the backward pass of a micro-batch.
 fn look_at(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<Look>) {
     let plain = trainer.device().clone();
     let (tokens, targets) = batch.tensors(&plain);
     let seen = Seen {
         table: &trainer.table,
-        paths: paths(trainer),
+        paths: calibrate::paths(&trainer.model),
         softcap,
         looks: RefCell::default(),
         leaves: RefCell::default(),
     };
     let loss = cross_entropy(trainer.model.forward_probed(tokens, &seen), targets, batch.weights(&plain));
     looks.extend(seen.looks.take());
-    looks.push(looked(Pass::Forward, None, None, "loss".into(), host(&loss).into_iter()));
+    looks.push(looked(Pass::Forward, None, None, "loss".into(), host(loss.clone().inner()).into_iter()));
     let mut graph = loss.backward();
     let gradients = Gradients::taken(&mut graph, &trainer.model);
     let mut each: Vec<Look> = Vec::new();
     for (entry, gradient) in trainer.table.iter().zip(gradients.iter()) {
         let Some(gradient) = gradient else { continue };
-        let values: Vec<f32> = gradient.to_data().iter::<f32>().collect();
+        let values = host(gradient.clone());
         let role = Some(entry.role().name().to_string());
         each.push(looked(Pass::Backward, entry.block, role, format!("gradient of {}", entry.path), values.into_iter()));
     }
@@ -256,7 +248,7 @@ fn look_at(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<Look>
     for (point, leaf) in seen.leaves.into_inner().into_iter().rev() {
         let block = if let Point::Block(block) = point { Some(block) } else { None };
         if let Some(gradient) = leaf.grad(&graph) {
-            let values: Vec<f32> = gradient.into_data().iter::<f32>().collect();
+            let values = host(gradient);
             let what = format!("gradient of the {}", named(point));
             in_order.push(looked(Pass::Backward, block, None, what, values.into_iter()));
         }
@@ -278,15 +270,6 @@ fn named(point: Point) -> String {
     }
 }
 
-/// Path of each parameter.
-fn paths(trainer: &Trainer) -> HashMap<ParamId, String> {
-    let mut paths = HashMap::new();
-    trainer.model.visit(&mut Walk::new(|path: &str, id, _: Vec<usize>| {
-        paths.insert(id, path.to_string());
-    }));
-    paths
-}
-
 /// Looks at every tensor that a forward pass shows, and adds a zero to the stream whose gradient is the stream's.
 struct Seen<'a> {
     table: &'a ParamTable,
@@ -305,7 +288,7 @@ impl Seen<'_> {
 impl Probe for Seen<'_> {
     fn stream(&self, point: Point, x: Tensor<2>) -> Tensor<2> {
         let block = if let Point::Block(block) = point { Some(block) } else { None };
-        self.push(block, None, named(point), host(&x));
+        self.push(block, None, named(point), host(x.clone().inner()));
         if point == Point::Logits || point == Point::FinalNorm {
             return x;
         }
@@ -319,7 +302,7 @@ impl Probe for Seen<'_> {
             Branch::Attention => "attention",
             Branch::Mlp => "MLP",
         };
-        self.push(Some(block), None, format!("what the {branch} branch writes"), host(&y));
+        self.push(Some(block), None, format!("what the {branch} branch writes"), host(y.clone().inner()));
         y
     }
 
@@ -331,13 +314,13 @@ impl Probe for Seen<'_> {
         let path = self.paths.get(&weight).cloned().unwrap_or_default();
         let entry = self.table.iter().find(|entry| entry.path == path);
         let role = entry.map(|entry| entry.role().name().to_string());
-        self.push(entry.and_then(|entry| entry.block), role, format!("output of {path}"), host(&y));
+        self.push(entry.and_then(|entry| entry.block), role, format!("output of {path}"), host(y.clone().inner()));
         y
     }
 
     fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
-        self.push(Some(block), Some("query".into()), "queries, as they are multiplied".into(), host(q));
-        self.push(Some(block), Some("key".into()), "keys, as they are multiplied".into(), host(k));
+        self.push(Some(block), Some("query".into()), "queries, as they are multiplied".into(), host(q.clone().inner()));
+        self.push(Some(block), Some("key".into()), "keys, as they are multiplied".into(), host(k.clone().inner()));
         let (logits, later) = attention_logits(q.clone().inner(), k.clone().inner(), scale);
         let logits = if self.softcap > 0.0 { (logits / self.softcap).tanh() * self.softcap } else { logits };
         let values = logits.mask_fill(later, 0.0).into_data().iter::<f32>().collect();

@@ -3,7 +3,7 @@ use crate::config::{Origin, changed_keys};
 use crate::device::Found;
 use crate::divergence::{Action, Divergence, OnDivergence};
 use crate::files::{self, write_atomically};
-use crate::folder as on_disk;
+use crate::folder::{self as on_disk, Kept};
 use crate::metrics::{self, At, FORMAT, Seconds, Status, peak_memory};
 use crate::process::{Process, now};
 use crate::step::{HostRow, Row, read_rows};
@@ -155,7 +155,7 @@ impl Run {
         let checkpoint = if start == Start::Resume { Checkpoint::of_run(folder)? } else { None };
         let mut position = Position::start(&task);
         let mut measured = Vec::new();
-        let mut kept = String::new();
+        let mut kept = Kept::default();
         if let Some(checkpoint) = checkpoint {
             on_disk::check_same_run(&checkpoint, &config, &position, folder)?;
             let (there, here) = (checkpoint.config.threads, config.threads);
@@ -174,7 +174,7 @@ impl Run {
             tracing::debug!("the run in {} goes on from step {}", folder.display(), position.step);
             on_disk::remove_unfinished(folder)?;
             kept = on_disk::keep_records(folder, &position)?;
-            let last = metrics::parse(folder, &kept, 0)?.last().map(|record| record.step);
+            let last = kept.records.last().map(|record| record.step);
             if position.step == config.train.steps && last != Some(position.step) {
                 return Err(Error::Folder {
                     path: folder.to_path_buf(),
@@ -240,11 +240,10 @@ impl Run {
             peak_memory: None,
             fingerprint: position.fingerprint,
             process: Some(process),
-            records: Digest::of(&kept),
+            records: kept.digest,
             checksum: String::new(),
         };
-        let records = metrics::parse(folder, &kept, 0)?;
-        summary.take_losses(&records);
+        summary.take_losses(&kept.records);
         let mut run = Self {
             _lock: lock.keep(),
             config,
@@ -255,10 +254,10 @@ impl Run {
             trainer,
             position,
             metrics,
-            recorded: (kept.len() as u64, Digest::of(&kept)),
+            recorded: (kept.bytes, kept.digest),
             pending: Vec::new(),
             summary,
-            first_loss: records.first().map(|record| record.loss),
+            first_loss: kept.records.first().map(|record| record.loss),
             seconds: Seconds::default(),
             started: Instant::now(),
             since_record: (Duration::ZERO, 0),
@@ -283,9 +282,9 @@ impl Run {
         }
         while self.position.step < steps {
             let step = self.position.step + 1;
-            let every = |every: usize| step == steps || (every > 0 && step.is_multiple_of(every));
-            let (evaluate, save) = (every(self.config.eval.every), every(self.config.checkpoint.every));
-            let due = Due { record: step == 1 || evaluate || every(self.config.log.every), evaluate, save };
+            let is_due = |every| self.config.is_due(every, step);
+            let (evaluate, save) = (is_due(self.config.eval.every), is_due(self.config.checkpoint.every));
+            let due = Due { record: step == 1 || evaluate || is_due(self.config.log.every), evaluate, save };
             self = self.step(step, due.record);
             match self.after(step, due, on_event) {
                 Ok(()) if self.flow.is_break() && step < steps => {
@@ -332,15 +331,9 @@ impl Run {
     /// Makes a step, and undoes it where it is not finite and may be skipped.
     fn step(mut self, step: usize, observe: bool) -> Self {
         let started = Instant::now();
-        let train = self.config.train;
-        let batches: Vec<_> = (0..train.accumulate)
-            .map(|micro| {
-                let rows = micro * train.batch_size..(micro + 1) * train.batch_size;
-                self.task.batch(self.config.seed, step, rows)
-            })
-            .collect();
+        let batches = self.config.batches(&self.task, step);
         let tokens: usize = batches.iter().map(|b| b.rows * b.time).sum();
-        let before = match train.on_divergence {
+        let before = match self.config.train.on_divergence {
             OnDivergence::Skip { .. } => Some((self.trainer.model.clone(), self.trainer.optimizer.clone())),
             OnDivergence::Stop {} | OnDivergence::Rewind { .. } => None,
         };
@@ -349,7 +342,7 @@ impl Run {
         self.trainer = trainer;
         if let Some((model, optimizer)) = before {
             let seen = read_rows(std::slice::from_ref(&row));
-            self.undone = seen.iter().find_map(|row| self.not_finite(row));
+            self.undone = seen.iter().find_map(|row| row.not_finite(&self.trainer.table));
             if self.undone.is_some() {
                 (self.trainer.model, self.trainer.optimizer) = (model, optimizer);
             }
@@ -424,8 +417,8 @@ impl Run {
         self.position.rate = rate;
         self.pending.clear();
         self.since_record = (Duration::ZERO, 0);
-        self.recorded = (kept.len() as u64, Digest::of(&kept));
-        self.summary.take_losses(&metrics::parse(&self.folder, &kept, 0)?);
+        self.recorded = (kept.bytes, kept.digest);
+        self.summary.take_losses(&kept.records);
         self.end(Status::Running)
     }
 
@@ -438,7 +431,7 @@ impl Run {
         self.seconds.logging += started.elapsed().as_secs_f64();
         let unrecorded = steps.len() - usize::from(is_recorded);
         for (i, (step, row)) in steps.iter().zip(&rows).enumerate() {
-            if let Some(message) = self.not_finite(row) {
+            if let Some(message) = row.not_finite(&self.trainer.table) {
                 return Err(Problem::NotFinite { step: *step, message, is_undone: false });
             }
             if i < unrecorded {
@@ -471,28 +464,6 @@ impl Run {
             self.write(&Record { tokens_per_second: speed, ..record })?;
         }
         Ok(())
-    }
-
-    /// What of a step is not finite: the gradients from the first to the last, the loss, the stream.
-    fn not_finite(&self, row: &HostRow) -> Option<String> {
-        let not_finite = row.squares.iter().enumerate().filter(|(_, square)| !square.is_finite()).map(|(i, _)| i);
-        let which: Vec<&str> = not_finite.map(|i| self.trainer.table.entries()[i].path.as_str()).collect();
-        let block = row.stream_rms.iter().position(|rms| !rms.is_finite());
-        let problem = match (which.as_slice(), block) {
-            ([first, .., last], _) => {
-                let (count, all) = (which.len(), row.squares.len());
-                format!("{count} of {all} gradients are not finite, the first that of {first}, the last that of {last}")
-            }
-            ([only], _) => format!("the gradient of {only} is not finite"),
-            ([], Some(block)) => format!("the stream after block {block} is not finite"),
-            ([], None) if row.grad_norm().is_finite() && row.grad_norm_clipped.is_finite() && row.loss.is_finite() => {
-                return None;
-            }
-            ([], None) => {
-                format!("norm of all gradients {}, {} after the clip", row.grad_norm(), row.grad_norm_clipped)
-            }
-        };
-        Some(format!("loss {}, {problem}", row.loss))
     }
 
     /// Tokens per second since the last record.

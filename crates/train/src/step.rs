@@ -63,6 +63,30 @@ impl HostRow {
     pub fn grad_norm(&self) -> f32 {
         self.squares.iter().sum::<f32>().sqrt()
     }
+
+    /// What of a step is not finite: the gradients from the first to the last, the loss, the stream.
+    pub(crate) fn not_finite(&self, table: &ParamTable) -> Option<String> {
+        let not_finite = self.squares.iter().enumerate().filter(|(_, square)| !square.is_finite()).map(|(i, _)| i);
+        let which: Vec<&str> = not_finite.map(|i| table.entries()[i].path.as_str()).collect();
+        let block = self.stream_rms.iter().position(|rms| !rms.is_finite());
+        let problem = match (which.as_slice(), block) {
+            ([first, .., last], _) => {
+                let (count, all) = (which.len(), self.squares.len());
+                format!("{count} of {all} gradients are not finite, the first that of {first}, the last that of {last}")
+            }
+            ([only], _) => format!("the gradient of {only} is not finite"),
+            ([], Some(block)) => format!("the stream after block {block} is not finite"),
+            ([], None)
+                if self.grad_norm().is_finite() && self.grad_norm_clipped.is_finite() && self.loss.is_finite() =>
+            {
+                return None;
+            }
+            ([], None) => {
+                format!("norm of all gradients {}, {} after the clip", self.grad_norm(), self.grad_norm_clipped)
+            }
+        };
+        Some(format!("loss {}, {problem}", self.loss))
+    }
 }
 
 impl Trainer {

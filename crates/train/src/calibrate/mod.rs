@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use unitgain_model::{ModelConfig, Parametrization, Placement, Transformer, WeightNormConfig, cross_entropy};
 
 pub use gradients::{Objective, grad_init_slopes, gradient_norm, gradient_quotient};
+pub(crate) use layers::paths;
 pub use layers::{admin_omegas, between, centred, lsuv_factor};
 
 /// What is done to the weights before the first step.

@@ -111,7 +111,7 @@ impl View {
                     self.folder.display(),
                     parameters,
                     config.train.steps,
-                    config.train.batch_size * config.train.accumulate * config.model.context,
+                    config.tokens_of_step(),
                     config.backend,
                 ));
                 let steps = config.train.steps as u64;

@@ -197,7 +197,7 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
     Err(Error::several(all))
 }
 
-/// A text that is TOML but for a number, of which the parser tells the key at the end.
+/// The error of a text that is TOML except for a number that is too large; the parser names its key in the last line.
 fn too_large(e: &toml::de::Error, origin: &str, lines: &Lines) -> Error {
     let said = e.to_string();
     let key = said.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));

@@ -14,7 +14,7 @@ pub(crate) use file::{ConfigFile, deserialize, read};
 pub(crate) use path::setting_of;
 
 use crate::{
-    Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OnDivergence, OptimizerConfig, ScheduleConfig, Task,
+    Batch, Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OnDivergence, OptimizerConfig, ScheduleConfig, Task,
     WeightDecay, device, folder, memory, metrics,
 };
 use serde::{Deserialize, Serialize};
@@ -290,9 +290,22 @@ impl RunConfig {
         folder::configuration(folder, settings)
     }
 
-    /// Tokens of a step.
-    pub(crate) fn tokens_of_step(&self) -> usize {
+    /// Tokens of a step: `batch_size * accumulate * context`.
+    pub fn tokens_of_step(&self) -> usize {
         self.train.batch_size * self.train.accumulate * self.model.context
+    }
+
+    /// Whether what is done `every` so many steps, and after the last one, is done after this step. 0 is after the last one
+    /// only.
+    pub(crate) fn is_due(&self, every: usize, step: usize) -> bool {
+        step == self.train.steps || (every > 0 && step.is_multiple_of(every))
+    }
+
+    /// The micro-batches of a step.
+    pub(crate) fn batches(&self, task: &Task, step: usize) -> Vec<Batch> {
+        let size = self.train.batch_size;
+        let rows = |micro: usize| micro * size..(micro + 1) * size;
+        (0..self.train.accumulate).map(|micro| task.batch(self.seed, step, rows(micro))).collect()
     }
 
     /// As TOML.

@@ -116,7 +116,7 @@ fn characters(bytes: Vec<u8>) -> Result<(Tokens, Tokenizer), String> {
     let text = std::str::from_utf8(&bytes).map_err(|e| {
         format!("not valid UTF-8 at byte {}; convert the file, or set tokenizer = \"byte\"", e.valid_up_to())
     })?;
-    // Of each code point first whether it occurs, then its number.
+    // For each code point: first whether it occurs, then its number.
     let mut numbers = vec![0u32; CODE_POINTS];
     let mut length = 0usize;
     for c in text.chars() {

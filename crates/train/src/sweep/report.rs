@@ -152,7 +152,7 @@ impl Made {
     pub(super) fn new(config: &SweepConfig, planned: &Planned, summary: Option<&Summary>, loss: Option<f64>) -> Self {
         let run = &planned.job.config;
         let steps = run.train.steps;
-        let tokens = steps * run.train.batch_size * run.train.accumulate * run.model.context;
+        let tokens = steps * run.tokens_of_step();
         Self {
             name: planned.job.name.clone(),
             settings: settings(&config.axes, &planned.at, |_| true),
