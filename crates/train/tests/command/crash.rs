@@ -3,28 +3,11 @@
 //! A short part runs with the other tests. All of it, 300 kills and every file call:
 //! `UNITGAIN_CRASHES=300 UNITGAIN_FILE_CALLS=all cargo test --release --test command crash -- --nocapture`
 
-use super::{Place, SMALL, records};
+use super::{Place, Random, SMALL, records};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
-
-/// Numbers from a seed.
-pub(crate) struct Draws(u64);
-
-impl Draws {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    /// Below `n`.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 11) as usize) % n.max(1)
-    }
-}
 
 /// A command that makes a folder of its own name.
 struct Scenario {
@@ -188,7 +171,7 @@ fn a_command_that_is_killed_at_any_time_goes_on_to_the_same_numbers() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         unbroken.push((started.elapsed(), numbers(&place, &out)));
     }
-    let mut draws = Draws::new(kills as u64);
+    let mut draws = Random(kills as u64);
     let (mut done, mut late) = (0, 0);
     for case in 0.. {
         if done >= kills {

@@ -3,8 +3,8 @@
 //! A short part runs with the other tests. All of it: `UNITGAIN_DAMAGES=500 cargo test --release --test command damage --
 //! --nocapture`
 
-use super::Place;
-use super::crash::{Draws, numbers, place};
+use super::crash::{numbers, place};
+use super::{Place, Random};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -42,12 +42,12 @@ fn checksum(text: &str) -> String {
 }
 
 /// Changes a digit of a file and makes its checksum right again; None for a file that has none.
-fn sealed_again(path: &Path, text: &str, draws: &mut Draws) -> Option<String> {
+fn sealed_again(path: &Path, text: &str, draws: &mut Random) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let digits = |text: &str| -> Vec<usize> {
         text.bytes().enumerate().filter(|(_, b)| b.is_ascii_digit()).map(|(i, _)| i).collect()
     };
-    let changed = |text: &str, draws: &mut Draws| {
+    let changed = |text: &str, draws: &mut Random| {
         let at = digits(text);
         let at = at[draws.below(at.len())];
         let digit = char::from(b'0' + (text.as_bytes()[at] - b'0' + 1 + draws.below(8) as u8) % 10);
@@ -87,7 +87,7 @@ fn compact(text: &str) -> String {
 }
 
 /// Damages a file; whether it could be.
-fn damage(path: &Path, kind: &str, other: &Path, draws: &mut Draws) -> bool {
+fn damage(path: &Path, kind: &str, other: &Path, draws: &mut Random) -> bool {
     let bytes = std::fs::read(path).unwrap();
     let text = String::from_utf8(bytes.clone()).ok();
     let changed = match (kind, text) {
@@ -178,7 +178,7 @@ fn damage_is_refused_or_changes_no_number() {
         Case { name: "swept", arguments: own(&["sweep", "sweep.toml", "--out"]), unbroken: numbers(&place, "swept") },
         Case { name: "compared", arguments: own(&compare), unbroken: numbers(&place, "compared") },
     ];
-    let mut draws = Draws::new(wanted as u64);
+    let mut draws = Random(wanted as u64);
     let mut outcomes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let (mut done, mut tries) = (0, 0);
     while done < wanted {

@@ -102,6 +102,25 @@ impl Drop for Place {
     }
 }
 
+/// Numbers from a seed (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    /// Any number.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`.
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
 /// Records without the one field that is allowed to differ.
 fn records(place: &Place, run: &str) -> Vec<serde_json::Value> {
     let text = place.read(&format!("{run}/metrics.jsonl"));

@@ -8,7 +8,7 @@
 //! UNITGAIN_RANDOM_CONFIGS=10000 cargo test --release --test command random -- --nocapture
 //! ```
 
-use super::Place;
+use super::{Place, Random};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -41,22 +41,7 @@ const LONGEST: Duration = Duration::from_secs(20);
 /// Most bytes of a process that made no model.
 const NO_MODEL: f64 = 100e6;
 
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
     fn of<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
         all[self.below(all.len())]
     }
