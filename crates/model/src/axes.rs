@@ -71,9 +71,14 @@ impl ModelConfig {
         }
     }
 
+    /// The overrides of block `layer`.
+    pub(crate) fn overrides(&self, layer: usize) -> Option<&BlockConfig> {
+        self.block.iter().find(|b| (b.range[0]..b.range[1]).contains(&layer))
+    }
+
     /// The axes of a branch of block `layer`, overrides applied.
     pub(crate) fn axes(&self, layer: usize, branch: Branch) -> BranchAxes {
-        let own = self.block.iter().find(|b| (b.range[0]..b.range[1]).contains(&layer));
+        let own = self.overrides(layer);
         let both = own.and_then(|b| b.placement);
         let of_mlp = own.and_then(|b| b.mlp_placement).or(both).or(self.mlp_placement);
         let placement = match branch {

@@ -260,14 +260,17 @@ impl ModelConfig {
 }
 
 pub(crate) fn value(key: &str, value: impl Display, problem: impl Into<String>) -> ModelError {
-    let value = value.to_string();
-    // 1e300 has 301 digits.
-    let value = match value.parse::<f64>() {
-        Ok(x) if value.len() > LONGEST_NUMBER => format!("{x:e}"),
-        Ok(_) | Err(_) => value,
-    };
-    ModelError::Value { key: key.into(), value, problem: problem.into() }
+    ModelError::Value { key: key.into(), value: short(&value.to_string()), problem: problem.into() }
 }
 
 /// Digits of the largest whole number.
 const LONGEST_NUMBER: usize = 20;
+
+/// A value as a message shows it: a number with more digits than the largest whole number in exponent form (1e300 has 301
+/// digits), anything else as it is.
+pub fn short(value: &str) -> String {
+    match value.parse::<f64>() {
+        Ok(x) if value.len() > LONGEST_NUMBER => format!("{x:e}"),
+        Ok(_) | Err(_) => value.into(),
+    }
+}

@@ -29,16 +29,16 @@ impl ModelConfig {
         let branches: Vec<(usize, BranchAxes)> = (0..resolved.n_layers)
             .flat_map(|layer| [Branch::Attention, Branch::Mlp].map(|branch| (layer, resolved.axes(layer, branch))))
             .collect();
-        let block = |layer: usize| resolved.block.iter().find(|b| (b.range[0]..b.range[1]).contains(&layer));
+        let block = |layer: usize| resolved.overrides(layer);
         let all = |test: &dyn Fn(usize, BranchAxes) -> bool| branches.iter().all(|(layer, axes)| test(*layer, *axes));
 
         let has_own = |layer: usize| block(layer).is_some_and(|b| b.norm.is_some());
         let is_last = resolved.final_norm == Some(true);
-        let reason = "no placement asks for a norm there, and there is no final norm";
-        let is_covered = !is_last && all(&|layer, axes| has_own(layer) || !asks_for_norm(axes));
-        add("norm", is_covered && branches.iter().all(|(_, axes)| !asks_for_norm(*axes)), reason);
-        let reason = "every block that has a norm has its own from [[model.block]], and there is no final norm";
-        add("norm", is_covered && branches.iter().any(|(_, axes)| asks_for_norm(*axes)), reason);
+        let reason = match branches.iter().any(|(_, axes)| asks_for_norm(*axes)) {
+            true => "every block that has a norm has its own from [[model.block]], and there is no final norm",
+            false => "no placement asks for a norm there, and there is no final norm",
+        };
+        add("norm", !is_last && all(&|layer, axes| has_own(layer) || !asks_for_norm(axes)), reason);
         let covered = "every block has its own from [[model.block]]";
         let own_of = |layer: usize, branch: Branch| match branch {
             Branch::Attention => block(layer).is_some_and(|b| b.placement.is_some()),

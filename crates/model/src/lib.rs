@@ -46,7 +46,7 @@ mod transformer;
 pub use attention::Cache;
 pub use axes::BlockConfig;
 pub use combinations::{RULES, Rule, Verdict};
-pub use config::{ModelConfig, ModelError};
+pub use config::{ModelConfig, ModelError, short};
 pub use embedding::EmbeddingScale;
 pub use idle::Idle;
 pub use loss::cross_entropy;

@@ -1,5 +1,5 @@
 use std::path::{Path, PathBuf};
-use unitgain_model::ModelError;
+use unitgain_model::{ModelError, short};
 
 /// What a user can do wrong, and what a machine can refuse. Each is one message that names the thing,
 /// its value, what is allowed and how to fix it.
@@ -102,10 +102,12 @@ impl Error {
 
     pub(crate) fn config(key: &str, problem: impl Into<String>) -> Self {
         let problem = problem.into();
-        // A number that a problem begins with: 1e300 has 301 digits, and the largest whole number 20.
-        let long = problem.split_once(' ').filter(|(number, _)| number.len() > 20);
-        let short = long.and_then(|(number, rest)| Some(format!("{:e} {rest}", number.parse::<f64>().ok()?)));
-        Self::Config { origin: Self::CONFIGURATION.into(), key: key.into(), problem: short.unwrap_or(problem) }
+        // A problem begins with the value.
+        let problem = match problem.split_once(' ') {
+            Some((value, rest)) => format!("{} {rest}", short(value)),
+            None => problem,
+        };
+        Self::Config { origin: Self::CONFIGURATION.into(), key: key.into(), problem }
     }
 
     /// An error of the configuration in a file, where it does not say so itself.

@@ -306,8 +306,8 @@ impl Need {
         Self { always, moments: Vec::new() }
     }
 
-    /// The need of a coordinate check, which holds what it sees of a batch twice: of all blocks, or of the first and the last. The graph
-    /// of that pass, which no backward pass takes apart, is there beside that of the next step.
+    /// The need of a coordinate check, which holds what it sees of a batch twice: of all blocks, or of the first and the
+    /// last. The graph of that pass, which no backward pass takes apart, is there beside that of the next step.
     pub(crate) fn of_seen(config: &RunConfig, every_block: bool) -> Self {
         let mut need = Self::of(config);
         let sizes = Sizes::of(config);
