@@ -5,11 +5,11 @@ use crate::common::{parameter_gradients, test_device};
 use burn::tensor::{Tensor, TensorData};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use unitgain_model::weights::{assign, of as weights};
 use unitgain_model::{
     Branch, ModelConfig, ParamTable, Parametrization, Placement, Point, Probe, ScaleConfig, Transformer,
 };
 use unitgain_residual::{Joint, Residual, Site, Stream};
-use unitgain_train::checkpoint::{assign, weights};
 
 #[test]
 fn stacks_match_the_reference_forward_and_backward() {

@@ -4,8 +4,8 @@ use crate::common::Scratch;
 use crate::model::tiny;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use unitgain_model::weights::of as weights;
 use unitgain_model::{Activation, ModelConfig, NormConfig, Placement, ScaleConfig, Scheme};
-use unitgain_train::checkpoint::weights;
 use unitgain_train::{Calibrate, DataConfig, EvalTokens, Measured, RunConfig, Start, Task, Trainer, calibrate, train};
 
 /// A run of a model without norms, small enough for gradients of gradients.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use unitgain_model::{
     AttentionScale, BlockConfig, ModelConfig, NormConfig, Parametrization, Placement, Position, QkNormOver, RULES,
-    ScaleConfig, Scheme, Verdict, WeightNormConfig,
+    ScaleConfig, Scheme, Severity, WeightNormConfig,
 };
 use unitgain_norms::weight::Flavour;
 
@@ -112,38 +112,38 @@ fn combinations_are_refused_or_warned_of() {
     ];
     // The fraction is of the whole model, also in a range of blocks.
     let mix = ModelConfig { block: vec![last_block(Placement::MixNorm { fraction: 0.5 })], ..tiny() };
-    assert_eq!(mix.warnings().unwrap().len(), 1);
+    assert_eq!(mix.plan(16).unwrap().warnings().len(), 1);
     // With the MLP alone nothing normalizes queries and keys.
     let mlp = ModelConfig { mlp_placement: Some(Placement::HybridNorm {}), qk_norm: NormConfig::rms_norm(), ..tiny() };
-    assert!(mlp.warnings().unwrap().is_empty());
+    assert!(mlp.plan(16).unwrap().warnings().is_empty());
     // The base model is what a sweep over widths begins with.
-    assert!(ModelConfig { parametrization: mup(16), ..tiny() }.warnings().unwrap().is_empty());
+    assert!(ModelConfig { parametrization: mup(16), ..tiny() }.plan(16).unwrap().warnings().is_empty());
     // Norms that are not built do not count.
     let free = ModelConfig {
         placement: Placement::None {},
         norm: NormConfig::InstanceNorm { eps: 1e-5, affine: true },
         ..tiny()
     };
-    assert!(free.warnings().unwrap().is_empty() && free.resolved().unwrap().norms().count() == 0);
+    assert!(free.plan(16).unwrap().warnings().is_empty() && free.plan(16).unwrap().norms().count() == 0);
     // Whatever makes the writers 0, what is 0 has no direction; where it is a gain that is 0 nothing is lost.
     for (name, placement) in [("zero", Placement::PreNorm {}), ("fixup", Placement::None {})] {
-        let of = |weight_norm| ModelConfig { init: init(name), placement, weight_norm, ..tiny() }.resolved();
+        let of = |weight_norm| ModelConfig { init: init(name), placement, weight_norm, ..tiny() }.plan(16);
         let problem = of(WeightNormConfig::weight_norm()).unwrap_err().to_string();
         assert!(problem.contains("has no direction") && problem.contains("scaled_weight_standardization"), "{problem}");
         assert!(of(standardized).is_ok() && of(WeightNormConfig::None {}).is_ok(), "{name}");
     }
     let mut met = Vec::new();
     for config in refused {
-        let problem = config.resolved().unwrap_err().to_string();
+        let problem = config.plan(16).unwrap_err().to_string();
         let rule = RULES
             .iter()
             .find(|r| problem.contains(r.pair) && problem.contains(r.fix))
             .unwrap_or_else(|| panic!("{problem}"));
-        assert_eq!(rule.verdict, Verdict::Refuse);
+        assert_eq!(rule.severity, Severity::Refuse);
         met.push(rule.pair);
     }
     for config in warned {
-        let rules = config.warnings().unwrap();
+        let rules = config.plan(16).unwrap().warnings();
         assert_eq!(rules.len(), 1, "{config:?}");
         met.push(rules[0].pair);
     }
@@ -151,16 +151,16 @@ fn combinations_are_refused_or_warned_of() {
     let mut all: Vec<_> = RULES.iter().map(|r| r.pair).collect();
     all.sort_unstable();
     assert_eq!(met, all, "every rule has a case here");
-    assert!(tiny().warnings().unwrap().is_empty() && deep().warnings().unwrap().is_empty());
+    assert!(tiny().plan(16).unwrap().warnings().is_empty() && deep().plan(16).unwrap().warnings().is_empty());
 }
 
 /// `UNITGAIN_WRITE_DOCS=1 cargo test --release` writes the page anew.
 #[test]
 fn the_docs_print_the_table() {
     let mut table = String::from("| settings | what happens | why | instead |\n|---|---|---|---|\n");
-    for verdict in [Verdict::Refuse, Verdict::Warn] {
-        for rule in RULES.iter().filter(|rule| rule.verdict == verdict) {
-            let happens = if verdict == Verdict::Refuse { "refused" } else { "warning" };
+    for severity in [Severity::Refuse, Severity::Warn] {
+        for rule in RULES.iter().filter(|rule| rule.severity == severity) {
+            let happens = if severity == Severity::Refuse { "refused" } else { "warning" };
             writeln!(table, "| {} | {happens} | {} | {} |", rule.pair, rule.reason, rule.fix).unwrap();
         }
     }

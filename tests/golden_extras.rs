@@ -6,6 +6,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use std::collections::HashMap;
 use unitgain_init::fixup_scale;
 use unitgain_init::matrix::{mimetic_factors, singular_values};
+use unitgain_model::weights::{assign, of as weights};
 use unitgain_model::{
     Activation, Branch, ModelConfig, NormConfig, Parametrization, Placement, Point, Position, Probe, Role, ScaleConfig,
     Shape, Spec,
@@ -15,7 +16,6 @@ use unitgain_residual::{Joint, Residual, Site, Stream};
 use unitgain_train::calibrate::{
     admin_omegas, centred, grad_init_slopes, gradient_norm, gradient_quotient, lsuv_factor,
 };
-use unitgain_train::checkpoint::{assign, weights};
 
 #[test]
 fn extras_match_the_reference() {
@@ -438,7 +438,7 @@ fn u_mup(case: &Case) {
         ..ModelConfig::default()
     };
     let (_, table) = config.build(1, &Device::flex()).unwrap();
-    let (adam, sgd) = (table.clone().for_update(Update::Normalized), table.for_update(Update::Proportional));
+    let (adam, sgd) = (table.clone().for_updates(|_| Update::Normalized), table.for_updates(|_| Update::Proportional));
     let ours = |theirs: &str| -> Vec<String> {
         match theirs.split('.').collect::<Vec<_>>()[..] {
             ["embedding", _] => vec!["embedding".into()],

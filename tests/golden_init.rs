@@ -9,7 +9,7 @@ use unitgain_init::{
     Distribution, Draw, Fan, Fans, Form, Gain, Role, Scheme, Spec, TFixupConstants, bias, fixup_scale,
 };
 use unitgain_init::{truncated_moments, truncated_std};
-use unitgain_model::{EmbeddingScale, ModelConfig, Parametrization, Shape, Update};
+use unitgain_model::{EmbeddingScale, ModelConfig, Parametrization, Shape, TokenScale, Update};
 use unitgain_norms::weight::activation_gain;
 use unitgain_residual::constants::{DeepNorm, nfnet_betas, sub_norm_gains};
 use unitgain_residual::{Placement, ScaleConfig};
@@ -233,26 +233,26 @@ fn depth_width(case: &Case, row: Json<'_>) {
         Parametrization::CompleteP { base_width, base_depth, base_head_dim, output_multiplier: 1.0, alpha: 1.0 };
     for (parametrization, key) in [(depth_mup, "depth_mup"), (complete_p, "completep")] {
         let want = row.at(key);
-        close(key, parametrization.branch_multiplier(layers), number(want, "branch_multiplier"));
+        close(key, parametrization.branch(0, layers).gain, number(want, "branch_multiplier"));
         let shape = Shape { width: base_width, head_dim: base_width, layers };
         for role in [Role::Query, Role::MlpOut] {
             let factors = parametrization.factors(&spec(role, d, d), shape, Update::Normalized);
             close(key, factors.lr, number(want, "adam_lr_factor_hidden"));
         }
     }
-    close("1 / sqrt(L)", depth_mup.branch_multiplier(layers), number(row, "residual_1_over_sqrt_N"));
+    close("1 / sqrt(L)", depth_mup.branch(0, layers).gain, number(row, "residual_1_over_sqrt_N"));
     let options = row.at("skipinit_alpha_options").numbers();
     assert_eq!(options.len(), 2, "{}: SkipInit", case.name);
     assert!(ScaleConfig::ALL.contains(&ScaleConfig::SkipInit { init: options[0] }), "{}: SkipInit", case.name);
-    close("SkipInit", depth_mup.branch_multiplier(layers), options[1]);
+    close("SkipInit", depth_mup.branch(0, layers).gain, options[1]);
 
     // Rows of embeddings: the length of one, its entries' size, and that of the original Transformer.
     let embedding = row.at("embedding");
     close("row", std(Scheme::Normal { std: 0.02 }, Role::Embedding) * d.sqrt(), number(embedding, "std_0.02_norm"));
     let learned = EmbeddingScale::Learned { init: None };
     let config = ModelConfig { vocab_size: Some(2), embedding_scale: Some(learned), ..ModelConfig::default() };
-    let config = ModelConfig { d_model: d as usize, n_heads: 1, ..config }.resolved().unwrap();
-    let Some(EmbeddingScale::Learned { init: Some(scale) }) = config.embedding_scale else { panic!("no scale") };
+    let plan = ModelConfig { d_model: d as usize, n_heads: 1, ..config }.plan(2).unwrap();
+    let TokenScale::Learned(scale) = plan.embedding_scale else { panic!("no scale") };
     close("row, times sqrt(d)", scale, number(embedding, "transformer_std1_times_sqrt_d"));
     let decoder = std(Scheme::TFixup { constants: TFixupConstants::Decoder }, Role::Embedding);
     let before = decoder / number(row.at("t_fixup"), "decoder_scale");

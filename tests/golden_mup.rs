@@ -7,10 +7,10 @@ use burn::tensor::{Device, Tensor};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use unitgain_init::Scheme;
+use unitgain_model::weights::{assign, of as weights};
 use unitgain_model::{
     Branch, Form, ModelConfig, ParamTable, Parametrization, Point, Probe, Role, Shape, Spec, Update, cross_entropy,
 };
-use unitgain_train::checkpoint::{assign, weights};
 use unitgain_train::signal::slope;
 use unitgain_train::{Batch, OptimizerConfig, Trainer};
 
@@ -179,7 +179,7 @@ fn table(case: &Case) {
                 close(case, &format!("fans of {name}"), fan_in / fan_out, want.at("fanin_mult_over_fanout_mult"));
             }
             for (update, kind) in by_update.into_iter().zip(["adam", "adamw", "sgd"]) {
-                let entry = of(&normal.clone().for_update(update), path);
+                let entry = of(&normal.clone().for_updates(|_| update), path);
                 close(case, &format!("lr of {name}"), entry.factors.lr, want.at(&format!("lr_mult_{kind}")));
                 close(case, &format!("decay of {name}"), entry.factors.decay, want.at(&format!("wd_mult_{kind}")));
             }
@@ -211,7 +211,7 @@ fn table(case: &Case) {
             }
         }
         let shape = Shape { width, head_dim: width / heads.number(width), layers: decoder.layers };
-        let attention = mup(case, Form::Table8, heads).attention_scale(shape);
+        let attention = mup(case, Form::Table8, heads).attention_logits(shape);
         close(case, "attention scale", attention, want.at("attention_scale"));
         close(case, "output multiplier", model.head_multiplier(), want.at("output_multiplier"));
     }

@@ -7,10 +7,10 @@ use burn::tensor::ops::{AttentionModuleOptions, ConvOptions};
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor, TensorData, module};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use unitgain_model::{AttentionScale, QkNorm, QkNormOver};
+use unitgain_model::weights::{Builder, Source, assign, of as weights};
+use unitgain_model::{AttentionScale, ModelConfig, QkNorm, QkNormOver};
 use unitgain_norms::weight::{Flavour, LengthOver, WeightNorm, WeightNormConfig};
 use unitgain_norms::{BatchNorm, GroupNorm, Norm, NormConfig, NormSite, SingleRow};
-use unitgain_train::checkpoint::{assign, weights};
 
 #[test]
 fn norms_match_the_reference_forward_and_backward() {
@@ -489,11 +489,20 @@ fn qk_norm(case: &Case, kind: &str, eps: f64) {
         assert!((bound * tau - 1.0).abs() < 1e-6, "{}: logits are bounded by {bound}", case.name);
     }
     let scale = match tau {
-        Some(tau) => AttentionScale::Learned { init: None, per_head: tau.len() > 1 },
+        Some(tau) => AttentionScale::Learned { init: Some(1.0), per_head: tau.len() > 1 },
         None => AttentionScale::HeadDim {},
     };
-    let norm =
-        QkNorm::new(&config, over, scale, [heads, kv_heads, head_dim, head_dim], (head_dim as f64).powf(-0.5), &device);
+    let model = ModelConfig {
+        d_model: heads * head_dim,
+        n_heads: heads,
+        n_kv_heads: Some(kv_heads),
+        qk_norm: config,
+        qk_norm_over: over,
+        attention_scale: Some(scale),
+        ..ModelConfig::default()
+    };
+    let plan = model.plan(2).unwrap();
+    let norm = QkNorm::new(&plan.blocks[0].attention, &mut Builder::new(&plan, Source::Draw { seed: 1 }, &device));
     let given: HashMap<_, _> = weights(&norm)
         .into_iter()
         .map(|(path, shape, values)| {

@@ -3,12 +3,12 @@
 use crate::common::{count_parameters, generator, max_difference, values};
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use unitgain_model::weights::of as weights;
 use unitgain_model::{
     Activation, Cache, ModelConfig, NormConfig, Parametrization, Placement, Point, Position, Role, ScaleConfig, Scheme,
     Transformer, cross_entropy,
 };
 use unitgain_train::Gradients;
-use unitgain_train::checkpoint::weights;
 
 pub(crate) fn tiny() -> ModelConfig {
     ModelConfig { vocab_size: Some(11), context: 12, d_model: 16, n_layers: 3, n_heads: 4, ..ModelConfig::default() }
@@ -362,14 +362,14 @@ fn blocks_can_differ() {
     {
         let mut bad = config.clone();
         bad.block[1].range = range;
-        let problem = bad.resolved().unwrap_err().to_string();
+        let problem = bad.plan(16).unwrap_err().to_string();
         assert!(problem.contains("model.block.1.range") && problem.contains(expected), "{problem}");
     }
 }
 
 #[test]
 fn the_final_norm_follows_the_last_block() {
-    let final_norm = |config: ModelConfig| config.resolved().unwrap().final_norm.unwrap();
+    let final_norm = |config: ModelConfig| config.plan(16).unwrap().final_norm;
     for placement in Placement::ALL {
         assert_eq!(final_norm(ModelConfig { placement, ..tiny() }), placement.final_norm());
     }
@@ -413,24 +413,24 @@ fn weighted_cross_entropy_asks_only_where_the_weight_is_one() {
 
 #[test]
 fn what_is_not_set_follows_from_what_is() {
-    let init = |config: ModelConfig| config.resolved().unwrap().init.unwrap();
+    let init = |config: ModelConfig| config.plan(16).unwrap().init;
     assert_eq!(init(tiny()), Scheme::gpt2());
     assert_eq!(init(ModelConfig { placement: Placement::DeepNorm {}, ..tiny() }), Scheme::xavier());
     assert_eq!(init(ModelConfig { scale: ScaleConfig::Depth {}, ..tiny() }), Scheme::xavier());
     assert_eq!(init(ModelConfig { placement: Placement::ScaledPreNorm {}, ..tiny() }), Scheme::xavier());
-    let peri = ModelConfig { placement: Placement::PeriNorm {}, ..tiny() }.resolved().unwrap();
-    assert_eq!(peri.embedding_norm, Some(peri.norm));
+    let peri = ModelConfig { placement: Placement::PeriNorm {}, ..tiny() }.plan(16).unwrap();
+    assert_eq!(peri.embedding_norm, peri.norm);
     // A norm-free stack may have a final norm.
     let skip = ScaleConfig::SkipInit { init: 0.0 };
     let closed = ModelConfig { placement: Placement::None {}, scale: skip, final_norm: Some(true), ..tiny() };
-    assert_eq!(closed.resolved().unwrap().final_norm, Some(true));
-    let free = ModelConfig { norm: NormConfig::None {}, ..tiny() }.resolved().unwrap();
-    assert_eq!(free.final_norm, Some(false));
+    assert!(closed.plan(16).unwrap().final_norm);
+    let free = ModelConfig { norm: NormConfig::None {}, ..tiny() }.plan(16).unwrap();
+    assert!(!free.final_norm);
 }
 
 #[test]
 fn sizes_that_no_machine_has_are_refused() {
-    let problem = |config: ModelConfig| config.resolved().unwrap_err().to_string();
+    let problem = |config: ModelConfig| config.plan(config.vocab_size.unwrap()).unwrap_err().to_string();
     let huge = usize::MAX / 4;
     for (config, key) in [
         (ModelConfig { d_model: huge, n_heads: 1, ..tiny() }, "d_model"),

@@ -5,8 +5,8 @@ use crate::common::max_difference;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use unitgain_model::weights::of as weights;
 use unitgain_model::{ModelConfig, NormConfig, Placement, Role, ScaleConfig, Transformer, Update, cross_entropy};
-use unitgain_train::checkpoint::weights;
 use unitgain_train::{ClipConfig, Gradients, Optimizer, OptimizerConfig, Trainer, clip, read_rows};
 
 /// Matrices only: burn's optimizers decay every parameter.
@@ -266,7 +266,7 @@ fn the_adaptive_clip_bounds_every_unit_but_the_head() {
 fn fixups_scalars_have_a_tenth_of_the_learning_rate() {
     let config = ModelConfig { scale: ScaleConfig::Fixup {}, placement: Placement::None {}, ..matrices() };
     let (_, table) = config.build(1, &Device::flex()).unwrap();
-    for table in [table.clone(), table.for_update(Update::Proportional)] {
+    for table in [table.clone(), table.for_updates(|_| Update::Proportional)] {
         let scalars = table.iter().filter(|entry| entry.role() == Role::Scale).count();
         assert_eq!(scalars, config.n_layers * (2 * 2 + 2 + 3), "a scale and a bias of each branch, and those inside");
         for entry in &table {

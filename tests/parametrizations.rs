@@ -5,12 +5,12 @@ use burn::module::ParamId;
 use burn::tensor::{Device, Int, Tensor};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use unitgain_model::weights::of as weights;
 use unitgain_model::{
     Activation, Branch, Form, ModelConfig, NormConfig, Parametrization, Point, Position, Probe, Scheme, Walk,
     cross_entropy,
 };
 use unitgain_residual::two_way;
-use unitgain_train::checkpoint::weights;
 use unitgain_train::coord_check::{Axis, Conclusion, Options, Report, Verdict, resized, run};
 use unitgain_train::sweep::Sweep;
 use unitgain_train::{Batch, OptimizerConfig, RunConfig, Trainer, WeightDecay, read_rows};
@@ -409,7 +409,10 @@ fn constants_go_by_the_base_model() {
     };
     let scale = unitgain_model::ScaleConfig::LayerScale { init: None };
     let deep = ModelConfig { parametrization: complete, scale, n_layers: 24, init: None, ..tiny() };
-    assert_eq!(deep.resolved().unwrap().scale, unitgain_model::ScaleConfig::LayerScale { init: Some(0.1) });
+    assert_eq!(
+        deep.plan(16).unwrap().blocks[0].mlp.branch.scale,
+        unitgain_model::ScaleConfig::LayerScale { init: Some(0.1) }
+    );
     let dyt = |width, parametrization| {
         let norm = NormConfig::Dyt { alpha: None, bias: true };
         let config = ModelConfig { norm, d_model: width, n_layers: 1, parametrization, ..tiny() };
@@ -426,7 +429,7 @@ fn constants_go_by_the_base_model() {
 /// silu(z) u.
 #[test]
 fn unit_scales_have_their_values() {
-    let unit = Parametrization::u_mup().unit_scaling().unwrap();
+    let unit = unitgain_mup::UnitScaling::default();
     // 1 / (1 + 4 16) of the way, in logarithms, from sqrt(ln 64 / 64) = 0.25491 to 1.
     assert!((unit.attention_size(16, 64) - 0.25491f64.powf(64.0 / 65.0)).abs() < 1e-5);
     let wide = unitgain_mup::UnitScaling { attention: 8.0, ..unit };

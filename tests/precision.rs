@@ -96,7 +96,7 @@ fn bf16_trains_f32_weights() {
             rows.push(row);
         }
         let losses: Vec<f32> = read_rows(&rows).into_iter().map(|row| row.loss).collect();
-        (losses, unitgain_train::checkpoint::weights(&trainer.model))
+        (losses, unitgain_model::weights::of(&trainer.model))
     };
     let ((want, _), (got, weights)) = (run(Precision::F32), run(Precision::Bf16));
     assert!(want[0] - want[59] > 0.5, "{want:?}");

@@ -5,7 +5,8 @@ use burn::tensor::Device;
 use std::ops::ControlFlow;
 use std::path::Path;
 use unitgain_model::Placement;
-use unitgain_train::checkpoint::{Checkpoint, weights};
+use unitgain_model::weights::of as weights;
+use unitgain_train::checkpoint::Checkpoint;
 use unitgain_train::metrics::Status;
 use unitgain_train::{Batch, ClipConfig, Event, Record, RunConfig, Start, Summary, Trainer, read_rows, train};
 

@@ -5,9 +5,9 @@ use crate::common::{draw, memo, parameter_gradients, test_device};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use std::collections::HashMap;
 use unitgain_init::{Role, Spec, sample};
+use unitgain_model::weights::{assign, of as weights};
 use unitgain_model::{Activation, ModelConfig, NormConfig, Observe, Point, Position, Scheme, Transformer};
 use unitgain_residual::Placement;
-use unitgain_train::checkpoint::{assign, weights};
 use unitgain_train::sanity::{Sizes, last_over_first, run};
 
 #[test]

@@ -6,11 +6,11 @@ use crate::run::resumed_equals_unbroken;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_init::Gain;
 use unitgain_init::gain::Function;
+use unitgain_model::weights::of as weights;
 use unitgain_model::{
     AttentionScale, Form, ModelConfig, NormConfig, Observe, Parametrization, Point, Role, Scheme, UnitScaling, Update,
     cross_entropy,
 };
-use unitgain_train::checkpoint::weights;
 use unitgain_train::{Batch, ClipConfig, OptimizerConfig, RunConfig, Trainer, read_rows};
 
 #[test]
@@ -174,7 +174,7 @@ fn the_bias_of_the_head_has_the_factors_of_no_width() {
         assert_eq!(narrow, wide, "{parametrization:?}: its start does not depend on the width");
         assert!(narrow.iter().all(|b| b.abs() <= 8f32.powf(-0.5)) && narrow.iter().any(|b| b.abs() > 64f32.powf(-0.5)));
         for update in [Update::Normalized, Update::Proportional] {
-            let table = table.clone().for_update(update);
+            let table = table.clone().for_updates(|_| update);
             let entry = table.iter().find(|e| e.path == "head.bias").unwrap();
             let f = entry.factors;
             assert_eq!((f.init, f.forward, f.lr, f.decay, f.eps), (1.0, 1.0, 1.0, 1.0, 1.0), "{parametrization:?}");
@@ -184,7 +184,7 @@ fn the_bias_of_the_head_has_the_factors_of_no_width() {
     }
     // A bias in a block grows with the width.
     let hidden = ModelConfig { parametrization: Parametrization::mup(8), bias: true, d_model: 64, ..tiny() };
-    let table = hidden.build(1, &Device::flex()).unwrap().1.for_update(Update::Proportional);
+    let table = hidden.build(1, &Device::flex()).unwrap().1.for_updates(|_| Update::Proportional);
     assert_eq!(table.iter().find(|e| e.path == "blocks.0.mlp.up.bias").unwrap().factors.lr, 8.0);
 }
 
@@ -244,7 +244,7 @@ fn what_has_no_output_multiplier_says_why() {
             "[model]\nvocab_size = 8\ntie_embeddings = false\nparametrization = {table}\n[data]\ntask = 'copy'"
         );
         let config = RunConfig::parse(&text, "test", &[]).map_err(|e| e.to_string())?;
-        config.model.resolved().map(|model| model.parametrization).map_err(|e| e.to_string())
+        config.plan().map(|model| model.parametrization).map_err(|e| e.to_string())
     };
     for (table, parts) in [
         ("{ kind = 'u_mup', output_multiplier = 2.0 }", ["output_multiplier", "set loss"]),
@@ -287,7 +287,7 @@ fn an_attention_scale_of_each_head_starts_as_that_of_the_block() {
     let parametrization =
         Parametrization::Mup { base_width: 8, base_head_dim: Some(8.0), output_multiplier: 1.0, form: Form::Table8 };
     let (_, table) = ModelConfig { parametrization, ..with(true) }.build(1, &Device::flex()).unwrap();
-    assert_eq!(entry(&table.for_update(Update::Proportional)).factors.lr, 4.0);
+    assert_eq!(entry(&table.for_updates(|_| Update::Proportional)).factors.lr, 4.0);
     // Composed as fused, and each head goes its own way.
     let sgd = OptimizerConfig::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
     let fused = losses(&with(true), sgd);

@@ -109,7 +109,8 @@ fn a_trained_model_is_measured_by_its_own_weights() {
     use burn::tensor::Device;
     use std::ops::ControlFlow;
     use unitgain_model::cross_entropy;
-    use unitgain_train::checkpoint::{Checkpoint, weights};
+    use unitgain_model::weights::of as weights;
+    use unitgain_train::checkpoint::Checkpoint;
     use unitgain_train::{Start, train};
     let scratch = Scratch::new("signal-trained");
     let mut config = config(Placement::PreNorm {}, 2);

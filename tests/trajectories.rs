@@ -3,8 +3,8 @@
 
 use crate::common::golden::{Array, Case, Json, Names, connection, walk};
 use crate::common::{test_device, values};
+use unitgain_model::weights::assign;
 use unitgain_model::{Activation, ModelConfig, NormConfig, Parametrization, Placement, Position, ScaleConfig, Shape};
-use unitgain_train::checkpoint::assign;
 use unitgain_train::{Batch, OptimizerConfig, Record, ScheduleConfig, Trainer, read_rows};
 
 #[test]
@@ -205,7 +205,7 @@ fn factors_match(case: &Case, model: &ModelConfig, names: &Names) {
         }
     }
     let shape = Shape { width: model.d_model, head_dim: model.d_model / model.n_heads, layers: model.n_layers };
-    let attention = model.parametrization.attention_scale(shape);
+    let attention = model.parametrization.attention_logits(shape);
     for (got, key) in [(attention, "attention_scale"), (trainer.model.head_multiplier(), "output_multiplier")] {
         let want = case.number(key);
         assert!((got - want).abs() < 1e-12, "{}: {key} is {got}, not {want}", case.name);

@@ -211,7 +211,7 @@ fn adams_update_is_its_twin() {
                     rows.push(row);
                 }
                 let rows = read_rows(&rows);
-                let weights = unitgain_train::checkpoint::weights(&trainer.model);
+                let weights = unitgain_model::weights::of(&trainer.model);
                 let squares: Vec<f32> = rows.iter().flat_map(|row| row.squares.clone()).collect();
                 let norms: Vec<f32> = rows.iter().map(|row| row.grad_norm_clipped).collect();
                 (weights.into_iter().flat_map(|(_, _, values)| values).collect::<Vec<f32>>(), squares, norms)

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use unitgain_init::sample;
-use unitgain_train::checkpoint::weights;
+use unitgain_model::weights::of as weights;
 
 /// A folder of its own for one test, removed at the end.
 pub(crate) struct Scratch(pub(crate) PathBuf);

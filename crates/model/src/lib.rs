@@ -18,48 +18,34 @@
 //! # Ok::<(), unitgain_model::ModelError>(())
 //! ```
 
-mod attention;
-mod axes;
-mod block;
-mod check;
-mod combinations;
 mod config;
-mod embedding;
-#[cfg(feature = "flex")]
-mod fused;
-#[cfg(not(feature = "flex"))]
-#[path = "fused/none.rs"]
-mod fused;
-mod idle;
+mod error;
+mod layers;
 mod linear;
-mod loss;
-mod mlp;
-mod nursery;
-mod position;
-mod precision;
+mod ops;
+mod plan;
 mod probe;
-mod qk_norm;
-pub mod shorthand;
-mod table;
 mod transformer;
+pub mod weights;
 
-pub use attention::Cache;
-pub use axes::BlockConfig;
-pub use combinations::{RULES, Rule, Verdict};
-pub use config::{ModelConfig, ModelError, short};
-pub use embedding::EmbeddingScale;
-pub use idle::Idle;
-pub use loss::cross_entropy;
-pub use mlp::Activation;
-pub use position::Position;
-pub use precision::Precision;
-pub use probe::{Observe, Probe};
-pub use qk_norm::{AttentionScale, QkNorm, QkNormOver};
-pub use table::{ParamEntry, ParamTable, Walk};
-pub use transformer::{Point, Transformer};
+pub use burn;
+
+pub use config::{
+    Activation, AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position, QkNormOver, shorthand,
+};
+pub use error::{ModelError, few, short};
+pub use layers::{Attention, Block, BlockCache, Cache, Mlp, Pass, QkNorm};
+pub use linear::Linear;
+pub use ops::{Precision, cross_entropy};
+pub use plan::{
+    AttentionPlan, BlockPlan, BranchPlan, Compute, Idle, LogitScale, MlpPlan, Plan, RULES, Rule, Severity, TokenScale,
+};
+pub use probe::{Observe, Point, Probe};
+pub use transformer::{LanguageModel, Transformer};
+pub use weights::{ParamEntry, ParamTable, Walk};
 
 pub use unitgain_init::{Role, Scheme, Spec};
 pub use unitgain_mup::{Factors, Form, Parametrization, Shape, UnitScaling, Update};
 pub use unitgain_norms::weight::{LengthOver, WeightNormConfig};
 pub use unitgain_norms::{Norm, NormConfig};
-pub use unitgain_residual::{Branch, Placement, ScaleConfig};
+pub use unitgain_residual::{Branch, Placement, Residual, ScaleConfig, Stream};

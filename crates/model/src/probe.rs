@@ -1,8 +1,20 @@
-use crate::Point;
 use burn::module::ParamId;
 use burn::tensor::Tensor;
 use std::cell::RefCell;
 use unitgain_residual::Branch;
+
+/// A point of the forward pass that [`Transformer::forward_observed`](crate::Transformer::forward_observed) reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Point {
+    /// The stream before the first block.
+    Embedding,
+    /// The stream after this block.
+    Block(usize),
+    /// What the head reads.
+    FinalNorm,
+    /// What it writes, `[batch * time, vocabulary]`, f32 and before the soft-cap.
+    Logits,
+}
 
 /// Sees a forward pass from inside. Each method gives back what the pass goes on with: the tensor itself, or
 /// another in its place, which is how a layer is calibrated in the one pass that measures it, and how the gradient of an

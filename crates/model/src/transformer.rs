@@ -1,24 +1,27 @@
-use crate::attention::{Attention, Cache};
-use crate::axes::BranchAxes;
-use crate::block::{Block, Pass};
-use crate::config::{ModelConfig, ModelError, value};
-use crate::embedding::EmbeddingScale;
-use crate::linear::{Linear, ScalarBiases, linear};
-use crate::mlp::Mlp;
-use crate::nursery::Nursery;
-use crate::position::{Position, Rotary, sinusoids};
-use crate::precision::Precision;
-use crate::probe::{Observe, Probe};
-use crate::qk_norm::{AttentionScale, QkNorm};
-use crate::table::ParamTable;
+use crate::config::{ModelConfig, Position};
+use crate::error::{ModelError, value};
+use crate::layers::{Block, BlockCache, Cache, Pass};
+use crate::linear::Linear;
+use crate::ops::{Precision, linear, sinusoids};
+use crate::plan::{Plan, TokenScale};
+use crate::probe::{Observe, Point, Probe};
+use crate::weights::{Builder, ParamTable, Source, Start};
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Int, Tensor, module};
 use unitgain_init::Role;
+use unitgain_mup::Positions;
 use unitgain_norms::{Norm, NormConfig};
-use unitgain_residual::{Branch, Stream, times};
+use unitgain_residual::{Stream, times};
 
-/// A decoder-only Transformer. Built by [`ModelConfig::build`].
+/// A model that a trainer can train: logits of the next token, seen from inside.
+pub trait LanguageModel: Module {
+    /// Logits `[batch, time, vocabulary]` of the token after each of `tokens`, `[batch, time]`. `probe` is shown what it asks
+    /// for, as far as the model has it: a model that shows nothing trains too, without what is logged of its stream.
+    fn logits(&self, tokens: Tensor<2, Int>, probe: &dyn Probe) -> Tensor<3>;
+}
+
+/// A decoder-only Transformer. Built by [`Plan::build`].
 ///
 /// Activations are `[batch * time, width]` throughout: a linear layer on three axes would be `batch`
 /// small matrix products instead of one.
@@ -45,181 +48,96 @@ pub struct Transformer {
     logit_softcap: f64,
     /// Whether there is a second stream.
     dual: bool,
+    /// Most tokens in a sequence.
+    context: usize,
     #[module(skip)]
     precision: Precision,
 }
 
-/// A point of the forward pass that [`Transformer::forward_observed`] reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Point {
-    /// The stream before the first block.
-    Embedding,
-    /// The stream after this block.
-    Block(usize),
-    /// What the head reads.
-    FinalNorm,
-    /// What it writes, `[batch * time, vocabulary]`, f32 and before the soft-cap.
-    Logits,
-}
-
 impl ModelConfig {
-    /// Draws the model from `seed` on the host and puts it on `device`, which must be an autodiff
-    /// device if the model is to be trained. The same seed gives the same weights on every device,
-    /// and two configurations draw each matrix that they both have from the same numbers: it differs
-    /// by the ratio of their standard deviations alone.
+    /// [`Plan::build`] of this configuration's plan.
     ///
     /// # Errors
-    /// As [`ModelConfig::resolved`], and if `vocab_size` is not set.
+    /// As [`ModelConfig::plan`], and if `vocab_size` is not set.
     pub fn build(&self, seed: u64, device: &Device) -> Result<(Transformer, ParamTable), ModelError> {
-        let config = self.resolved()?;
-        let vocab = config.vocab_size.ok_or_else(|| {
+        let vocabulary = self.vocab_size.ok_or_else(|| {
             value("vocab_size", "unset", "must be the number of token ids of the data the model is for")
         })?;
-        let mut nursery = Nursery::new(&config, seed, device);
-        let d = config.d_model;
-        let model = Transformer {
-            embedding: nursery.matrix("embedding", Role::Embedding, vocab, d),
-            position: matches!(config.position, Position::Learned {})
-                .then(|| nursery.matrix("position", Role::Embedding, config.context, d)),
-            sinusoids: matches!(config.position, Position::Sinusoidal {}).then(|| sinusoids(config.context, d, device)),
-            embedding_norm: nursery.norm(&config.embedding_norm.unwrap_or(NormConfig::None {}), d, Role::Norm),
-            dropout: dropout(&config),
-            blocks: (0..config.n_layers).map(|layer| block(&config, layer, &mut nursery, device)).collect(),
-            final_norm: {
-                nursery.enter(None);
-                match config.final_norm {
-                    Some(true) => nursery.norm(&config.norm, d, Role::Norm),
-                    Some(false) | None => Norm::none(),
-                }
-            },
-            head: (!config.tie_embeddings).then(|| nursery.linear("head", Role::Head, d, vocab, config.head_bias)),
-            tied_head_bias: (config.tie_embeddings && config.head_bias)
-                .then(|| nursery.bias("head", Role::Head, d, vocab)),
-            head_multiplier: nursery.factors(Role::Head, d, vocab).forward,
-            input_multipliers: input_multipliers(&config, &nursery),
-            learned_scale: match config.embedding_scale {
-                Some(EmbeddingScale::Learned { init }) => Some(nursery.scalar(init.unwrap_or(1.0), 1.0)),
-                Some(EmbeddingScale::Constant { .. }) | None => None,
-            },
-            embedding_scale: match config.embedding_scale {
-                Some(EmbeddingScale::Constant { value }) => value,
-                Some(EmbeddingScale::Learned { .. }) | None => 1.0,
-            },
-            logit_softcap: config.logit_softcap,
-            dual: config.branches().any(|b| b.placement.is_dual()),
-            precision: Precision::F32,
-        };
-        let table = nursery.table(&model);
-        Ok((model, table))
+        self.plan(vocabulary)?.build(Source::Draw { seed }, device)
     }
 }
 
-/// Under u-muP the embedding of a token and that of its position, which is as large (a sinusoid 1/sqrt(2) of it), add up to
-/// size 1.
-fn input_multipliers(config: &ModelConfig, nursery: &Nursery<'_>) -> [f64; 2] {
-    let forward = nursery.factors(Role::Embedding, config.vocab_size.unwrap_or(1), config.d_model).forward;
-    match (config.parametrization.unit_scaling(), config.position) {
-        (Some(_), Position::Learned {}) => [0.5f64.sqrt(); 2],
-        (Some(_), Position::Sinusoidal {}) => [0.5f64.sqrt(), 1.0],
-        (None, Position::Sinusoidal {}) => [forward, 1.0],
-        (Some(_) | None, _) => [forward; 2],
+impl Plan {
+    /// Makes the model on `device`, which must be an autodiff device if the model is to be trained. The same seed gives the
+    /// same weights on every device, and two plans draw each matrix that they both have from the same numbers: it differs by
+    /// the ratio of their standard deviations alone.
+    ///
+    /// # Errors
+    /// [`ModelError::Weights`] if weights are loaded that are not the model's.
+    pub fn build(&self, source: Source<'_>, device: &Device) -> Result<(Transformer, ParamTable), ModelError> {
+        let mut builder = Builder::new(self, source, device);
+        let model = Transformer::new(self, &mut builder);
+        builder.finish(model)
     }
 }
 
-fn dropout(config: &ModelConfig) -> Dropout {
-    DropoutConfig::new(config.dropout).init()
-}
-
-fn block(config: &ModelConfig, layer: usize, nursery: &mut Nursery<'_>, device: &Device) -> Block {
-    nursery.enter(Some(layer));
-    let around_attention = config.axes(layer, Branch::Attention);
-    let around_mlp = config.axes(layer, Branch::Mlp);
-    let shape = config.shape();
-    let (d, head_dim, heads) = (shape.width, shape.head_dim, config.n_heads);
-    let kv_heads = config.n_kv_heads.unwrap_or(heads);
-    let d_ff = config.d_ff.unwrap_or(4 * d);
-    let attention_bias = config.attention_bias.unwrap_or(config.bias);
-    let mut attention = |name, role, fan_in, fan_out| {
-        nursery.linear(&format!("blocks.{layer}.attention.{name}"), role, fan_in, fan_out, attention_bias)
-    };
-    let query = attention("query", Role::Query, d, heads * head_dim);
-    let key = attention("key", Role::Key, d, kv_heads * head_dim);
-    let value = attention("value", Role::Value, d, kv_heads * head_dim);
-    let out = attention("out", Role::AttentionOutput, heads * head_dim, d);
-    let mut mlp = |name, role, fan_in, fan_out| {
-        nursery.linear(&format!("blocks.{layer}.mlp.{name}"), role, fan_in, fan_out, config.bias)
-    };
-    let gate = config.activation.is_gated().then(|| mlp("gate", Role::MlpIn, d, d_ff));
-    let up = mlp("up", Role::MlpIn, d, d_ff);
-    let down = mlp("down", Role::MlpOut, d_ff, d);
-    let qkv = around_attention.placement.qkv_norm();
-    let unit = config.parametrization.unit_scaling();
-    let qk_norm = QkNorm::new(
-        if qkv { &around_attention.norm } else { &config.qk_norm },
-        config.qk_norm_over,
-        config.attention_scale.unwrap_or(AttentionScale::HeadDim {}),
-        [heads, kv_heads, head_dim, config.parametrization.base_width(d)],
-        config.parametrization.attention_scale(shape),
-        device,
-    );
-    nursery.adopt_qk_norm(&qk_norm, config.qk_norm_over);
-    Block {
-        around_attention: nursery.residual(around_attention),
-        attention: Attention {
-            query,
-            key,
-            value,
-            out,
-            qk_norm,
-            value_norm: if qkv { nursery.norm(&around_attention.norm, head_dim, Role::QkNorm) } else { Norm::none() },
-            head_scale: config
-                .head_scale
-                .unwrap_or(around_attention.placement.head_scale())
-                .then(|| nursery.constant(1.0, heads, Role::HeadScale)),
-            rotary: match config.position {
-                Position::Rope { theta } => Some(Rotary::new(config.context, head_dim, theta, device)),
-                Position::Learned {} | Position::Sinusoidal {} | Position::None {} => None,
-            },
-            inner_norm: inner_norm(nursery, around_attention, heads * head_dim),
-            biases: scalar_biases(nursery, around_attention, 2),
-            heads,
-            kv_heads,
-            softcap: config.attention_softcap,
-            output_scale: unit.map_or(1.0, |unit| 1.0 / unit.attention_size(head_dim, config.context)),
-        },
-        around_mlp: nursery.residual(around_mlp),
-        mlp: Mlp {
-            gate,
-            up,
-            down,
-            inner_norm: inner_norm(nursery, around_mlp, d_ff),
-            biases: scalar_biases(nursery, around_mlp, 3),
-            activation: config.activation,
-            unit: unit.map(|unit| [unit.activation, config.activation.unit_gain(unit.activation)]),
-        },
-        shared_scale: around_attention.scale.is_shared().then(|| nursery.scalar(0.0, 1.0)),
-        dropout: dropout(config),
+impl LanguageModel for Transformer {
+    fn logits(&self, tokens: Tensor<2, Int>, probe: &dyn Probe) -> Tensor<3> {
+        self.run(tokens, None, probe)
     }
-}
-
-/// The norm inside a branch, where its placement has one.
-fn inner_norm(nursery: &mut Nursery<'_>, axes: BranchAxes, width: usize) -> Norm {
-    match axes.placement.inner_norm(axes.branch) {
-        true => nursery.norm(&axes.norm, width, Role::Norm),
-        false => Norm::none(),
-    }
-}
-
-/// The scalar biases inside a branch, where its scale has them.
-fn scalar_biases(nursery: &mut Nursery<'_>, axes: BranchAxes, count: usize) -> ScalarBiases {
-    let count = if axes.scale.has_scalar_biases() { count } else { 0 };
-    ScalarBiases { values: (0..count).map(|_| nursery.scalar(0.0, axes.scale.lr_factor())).collect() }
 }
 
 impl Transformer {
+    /// The model as it is planned.
+    pub fn new(plan: &Plan, builder: &mut Builder<'_>) -> Self {
+        let (d, context, vocabulary) = (plan.shape.width, plan.context, plan.vocabulary);
+        let positions = match plan.position {
+            Position::Learned {} => Positions::Learned,
+            Position::Sinusoidal {} => Positions::Fixed,
+            Position::Rope { .. } | Position::None {} => Positions::None,
+        };
+        let head = Start { bias: plan.head_bias, gain: if plan.zero_readout { 0.0 } else { 1.0 }, ..Start::default() };
+        let head_fans = [d, vocabulary];
+        Self {
+            embedding: builder.matrix("embedding", Role::Embedding, [vocabulary, d]),
+            position: (positions == Positions::Learned)
+                .then(|| builder.matrix("position", Role::Embedding, [context, d])),
+            sinusoids: (positions == Positions::Fixed).then(|| sinusoids(context, d, builder.device())),
+            embedding_norm: builder.norm(&plan.embedding_norm, d, Role::Norm),
+            dropout: DropoutConfig::new(plan.dropout).init(),
+            blocks: plan
+                .blocks
+                .iter()
+                .enumerate()
+                .map(|(block, plan)| builder.within_block(block, |builder| Block::new(plan, builder)))
+                .collect(),
+            final_norm: builder.norm(if plan.final_norm { &plan.norm } else { &NormConfig::None {} }, d, Role::Norm),
+            head: (!plan.tie_embeddings).then(|| builder.linear("head", Role::Head, head_fans, head)),
+            tied_head_bias: (plan.tie_embeddings && plan.head_bias)
+                .then(|| builder.bias("tied_head_bias", "head", Role::Head, head_fans, head.gain)),
+            head_multiplier: builder.factors(Role::Head, head_fans).forward,
+            input_multipliers: builder.input_factors([vocabulary, d], positions),
+            learned_scale: match plan.embedding_scale {
+                TokenScale::Learned(start) => Some(builder.scalar(start, 1.0)),
+                TokenScale::Fixed(_) => None,
+            },
+            embedding_scale: match plan.embedding_scale {
+                TokenScale::Fixed(scale) => scale,
+                TokenScale::Learned(_) => 1.0,
+            },
+            logit_softcap: plan.logit_softcap,
+            dual: plan.is_dual(),
+            context,
+            precision: Precision::F32,
+        }
+    }
+
     /// Logits `[batch, time, vocabulary]` of the token after each of `tokens`, `[batch, time]`.
     ///
     /// On an autodiff model dropout is on; on `model.valid()` it is off and no graph is kept.
+    ///
+    /// # Panics
+    /// If a sequence is longer than the context.
     pub fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         self.run(tokens, None, &())
     }
@@ -236,12 +154,18 @@ impl Transformer {
 
     /// [`Transformer::forward`] for tokens that follow those in `cache`, which grows by them. Together
     /// they must not be more than the context.
+    ///
+    /// # Panics
+    /// If they are.
     pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut Cache) -> Tensor<3> {
         self.run(tokens, Some(cache), &())
     }
 
     /// The stack without embedding and head: the norm of the embedding where there is one, the blocks and
     /// the final norm, on a stream `x`, `[batch, time, width]`, seen from inside.
+    ///
+    /// # Panics
+    /// If `x` has another width than the model.
     pub fn forward_stream(&self, x: Tensor<3>, probe: &dyn Probe) -> Tensor<3> {
         let [batch, time, width] = x.dims();
         let x = self.embedding_norm.forward_rows(x.reshape([batch * time, width]), batch);
@@ -257,7 +181,7 @@ impl Transformer {
     pub fn with_dropout(mut self, dropout: f64) -> Self {
         self.dropout = DropoutConfig::new(dropout).init();
         for block in &mut self.blocks {
-            block.dropout = self.dropout.clone();
+            block.set_dropout(&self.dropout);
         }
         self
     }
@@ -270,8 +194,13 @@ impl Transformer {
     fn run(&self, tokens: Tensor<2, Int>, mut cache: Option<&mut Cache>, probe: &dyn Probe) -> Tensor<3> {
         let [batch, time] = tokens.dims();
         let start = cache.as_ref().map_or(0, |cache| cache.length);
+        let (end, context) = (start + time, self.context);
+        assert!(
+            end <= context,
+            "a sequence of {end} tokens in a model with context = {context}: cut it, or take a larger context"
+        );
         if let Some(cache) = cache.as_deref_mut() {
-            cache.blocks.resize(self.blocks.len(), None);
+            cache.blocks.resize(self.blocks.len(), BlockCache::default());
             cache.length += time;
         }
 
@@ -305,7 +234,7 @@ impl Transformer {
         let mut stream = Stream::new(x, batch, self.dual);
         for (i, block) in self.blocks.iter().enumerate() {
             let cache = cache.as_deref_mut().map(|cache| &mut cache.blocks[i]);
-            let pass = Pass { start, layer: i, precision: self.precision, probe };
+            let pass = Pass { start, block: i, precision: self.precision, probe };
             stream = block.forward(stream, pass, cache);
             stream.x = probe.stream(Point::Block(i), stream.x);
         }

@@ -5,12 +5,14 @@
 //! parametrization, bit for bit (depth-muP and CompleteP but for the default init, which must not count depth).
 
 mod numbers;
+mod operations;
 mod table;
 mod unit;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use unitgain_init::Spec;
 
+pub use operations::{BranchFactors, Positions};
 pub use table::Factors;
 pub use unit::{UnitScaling, u_mup_tau};
 
@@ -298,16 +300,6 @@ impl Parametrization {
         table::factors(self, spec, shape, update)
     }
 
-    /// What attention logits `q.k` are multiplied by.
-    pub fn attention_scale(self, shape: Shape) -> f64 {
-        let head_dim = shape.head_dim as f64;
-        if let Self::UMup(unit) = self {
-            return unit.attention / head_dim;
-        }
-        let base_head_dim = self.resolved(shape).base().and_then(|base| base.head_dim).unwrap_or(head_dim);
-        (base_head_dim / head_dim).sqrt() / head_dim.sqrt()
-    }
-
     /// What the logits are multiplied by at every width, beside the factor of the head: 1 where the parametrization has no
     /// such setting (u-muP's is [`UnitScaling::loss`]).
     pub fn output_multiplier(self) -> f64 {
@@ -319,12 +311,12 @@ impl Parametrization {
     }
 
     /// What a residual branch is multiplied by, in a model of `layers` blocks; u-muP has [`UnitScaling::tau`] instead.
-    pub fn branch_multiplier(self, layers: usize) -> f64 {
+    pub(crate) fn branch_multiplier(self, layers: usize) -> f64 {
         self.depth(layers).map_or(1.0, |(r, alpha)| r.powf(-alpha))
     }
 
     /// The scales of operations, under u-muP.
-    pub fn unit_scaling(self) -> Option<UnitScaling> {
+    pub(crate) fn unit_scaling(self) -> Option<UnitScaling> {
         match self {
             Self::UMup(unit) => Some(unit),
             Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } => None,

@@ -243,7 +243,7 @@ mod tests {
                     }
                 }
             }
-            assert_eq!(p.attention_scale(shape(64, 16)), Parametrization::Standard {}.attention_scale(shape(64, 16)));
+            assert_eq!(p.attention_logits(shape(64, 16)), Parametrization::Standard {}.attention_logits(shape(64, 16)));
             assert_eq!(p.branch_multiplier(2), 1.0);
         }
     }
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn with_a_constant_head_size_the_scale_is_constant() {
         let fixed = mup_with(Some(16.0), Form::Table8);
-        let at = |p: Parametrization, width, head_dim| p.attention_scale(shape(width, head_dim));
+        let at = |p: Parametrization, width, head_dim| p.attention_logits(shape(width, head_dim));
         assert_eq!(at(fixed, 512, 16), at(fixed, 64, 16));
         assert_eq!(at(MUP, 256, 64), 4.0 / 64.0);
         let gain = fixed.factors(&spec(Role::QkNorm, 1, 16), shape(512, 16), Proportional);

@@ -22,7 +22,7 @@ pub use scale::ScaleConfig;
 pub type About = (&'static str, &'static str, &'static str);
 
 /// Where a branch sits in the stack.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Site {
     /// Index of the block, from 0.
     pub layer: usize,
@@ -226,6 +226,11 @@ impl Residual {
     /// The norms of the branch, in the order of the equation.
     pub fn norms(&self) -> &[Norm] {
         &self.norms
+    }
+
+    /// What the connection learns beside its norms: the scale of the branch, its bias, the factor of the stream.
+    pub fn scales(&self) -> impl Iterator<Item = &Param<Tensor<1>>> {
+        [&self.scale, &self.bias, &self.omega].into_iter().flatten()
     }
 
     /// Starts the gain of the norm behind the branch at 0 (zero-gamma, arXiv:1706.02677), where there is such

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::time::Instant;
 use unitgain_init::sample;
 use unitgain_kernels::composed;
-use unitgain_model::{ModelConfig, NormConfig, ParamTable};
+use unitgain_model::NormConfig;
 use unitgain_norms::NormSite;
 
 /// How much to measure.
@@ -78,6 +78,8 @@ pub struct Machine {
 /// A configuration that is being measured.
 struct Bench {
     name: String,
+    /// Operations of a step for one token.
+    flops: f64,
     config: RunConfig,
     task: Task,
     trainer: Option<Trainer>,
@@ -134,7 +136,8 @@ fn measure(
         let device = device::from_name(&config.backend)?;
         let trainer = Trainer::of(&config, &device)?;
         let (name, trainer) = (name.clone(), Some(trainer));
-        benches.push(Bench { name, config, task, trainer, step: 0, times: Vec::new() });
+        let flops = config.plan()?.flops_per_token();
+        benches.push(Bench { name, flops, config, task, trainer, step: 0, times: Vec::new() });
     }
     for bench in &mut benches {
         bench.steps(effort.warmup);
@@ -176,9 +179,7 @@ impl Bench {
         let tokens = self.config.tokens_of_step();
         let steps = self.times.len() as f64;
         let (clock, parameters, flops) = match &self.trainer {
-            Some(trainer) => {
-                (trainer.clock, trainer.table.elements(), flops(&self.config.model, &trainer.table, tokens))
-            }
+            Some(trainer) => (trainer.clock, trainer.table.elements(), self.flops * tokens as f64),
             None => (Default::default(), 0, 0.0),
         };
         let part = |time: std::time::Duration| time.as_secs_f64() * 1e3 / steps;
@@ -199,16 +200,6 @@ impl Bench {
             peak_memory: metrics::peak_memory(),
         }
     }
-}
-
-/// 6 for every weight of a matrix product and token, 2 forward and 4 backward; attention's two products of a
-/// query with half of the keys are 6 context heads head_dim.
-fn flops(model: &ModelConfig, table: &ParamTable, tokens: usize) -> f64 {
-    let products: usize = table.iter().filter(|e| e.role().is_hidden()).map(|e| e.elements()).sum();
-    let head = model.d_model * model.vocab_size.unwrap_or(0);
-    let width = model.n_heads * model.head_dim.unwrap_or(0);
-    let attention = model.n_layers * model.context * width;
-    6.0 * (products + head + attention) as f64 * tokens as f64
 }
 
 /// The shortest of several times of `f`, in seconds.

@@ -9,13 +9,14 @@ use crate::files::{self, write_atomically};
 use crate::folder::{self, CHECKPOINTS};
 use crate::optim::State;
 use crate::{Digest, Divergence, Error, Record, RunConfig, Task, Trainer, read};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::module::Module;
+use burn::tensor::{Tensor, TensorData};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use unitgain_model::{ModelConfig, ParamTable, Transformer};
+use unitgain_model::weights::{self, Tensors};
+use unitgain_model::{ModelConfig, ModelError, ParamTable, Transformer, few};
 
 /// Name and number of the format.
 const FORMAT: &str = "unitgain-checkpoint-3";
@@ -92,7 +93,7 @@ pub struct Checkpoint {
     pub position: Position,
     /// The run's resolved configuration.
     pub config: RunConfig,
-    tensors: HashMap<String, (Vec<usize>, Vec<f32>)>,
+    tensors: Tensors,
 }
 
 /// Writes a checkpoint of `trainer` into `folder` and removes those that are not to be kept.
@@ -101,7 +102,7 @@ pub struct Checkpoint {
 /// [`Error::Io`]; the earlier checkpoints are then as they were.
 pub fn save(folder: &Path, trainer: &Trainer, position: &Position, config: &RunConfig) -> Result<(), Error> {
     let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
-    for (path, shape, values) in weights(&trainer.model) {
+    for (path, shape, values) in weights::of(&trainer.model) {
         tensors.insert(format!("model.{path}"), (shape, bytes(&values)));
     }
     for (entry, state) in trainer.table.iter().zip(trainer.optimizer.state()) {
@@ -426,89 +427,16 @@ fn contradiction(path: &Path, position: &Position, config: &RunConfig) -> Option
     None
 }
 
-/// Every weight of a model: path, shape, values.
-pub fn weights<M: Module>(model: &M) -> Vec<(String, Vec<usize>, Vec<f32>)> {
-    struct Read {
-        path: Vec<String>,
-        out: Vec<(String, Vec<usize>, Vec<f32>)>,
-    }
-    impl ModuleVisitor for Read {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.path.push(name.into());
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.path.pop();
-        }
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let tensor = param.val();
-            self.out.push((self.path.join("."), tensor.dims().to_vec(), host(tensor)));
-        }
-    }
-    let mut read = Read { path: Vec::new(), out: Vec::new() };
-    model.visit(&mut read);
-    read.out
-}
-
-/// Puts `values` (shape and numbers by path) into a model, which must have exactly these paths.
-///
-/// # Errors
-/// The paths that are missing, unknown, or of another shape.
-pub fn assign<M: Module>(model: M, values: &HashMap<String, (Vec<usize>, Vec<f32>)>) -> Result<M, String> {
-    struct Write<'a> {
-        path: Vec<String>,
-        values: &'a HashMap<String, (Vec<usize>, Vec<f32>)>,
-        used: usize,
-        problems: Vec<String>,
-    }
-    impl ModuleMapper for Write<'_> {
-        fn enter_module(&mut self, name: &str, _: &str) {
-            self.path.push(name.into());
-        }
-        fn exit_module(&mut self, _: &str, _: &str) {
-            self.path.pop();
-        }
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            let path = self.path.join(".");
-            let Some((shape, values)) = self.values.get(&path) else {
-                self.problems.push(format!("{path} is missing"));
-                return param;
-            };
-            self.used += 1;
-            let (id, tensor, mapper) = param.consume();
-            if *shape != tensor.dims().to_vec() {
-                self.problems.push(format!("{path} is {shape:?}, the model's is {:?}", tensor.dims()));
-                return Param::from_mapped_value(id, tensor, mapper);
-            }
-            let device: Device = tensor.device();
-            let value = Tensor::from_data(TensorData::new(values.clone(), tensor.shape()), &device);
-            let value = if device.is_autodiff() { value.require_grad() } else { value };
-            Param::from_mapped_value(id, value, mapper)
-        }
-    }
-    let mut write = Write { path: Vec::new(), values, used: 0, problems: Vec::new() };
-    let model = model.map(&mut write);
-    let Write { used, mut problems, .. } = write;
-    if used != values.len() {
-        let known: Vec<String> = weights(&model).into_iter().map(|(path, ..)| path).collect();
-        let mut unknown: Vec<_> = values.keys().filter(|path| !known.contains(path)).collect();
-        unknown.sort();
-        problems.extend(unknown.into_iter().map(|path| format!("{path} is not in the model")));
-    }
-    if problems.is_empty() { Ok(model) } else { Err(shortened(&problems)) }
+/// Puts `tensors` into a model, which must have exactly these.
+fn assign<M: Module>(model: M, tensors: &Tensors) -> Result<M, String> {
+    weights::assign(model, tensors).map_err(|error| match error {
+        ModelError::Weights { problems } => shortened(&problems),
+        other @ (ModelError::Value { .. } | ModelError::Combination { .. }) => other.to_string(),
+    })
 }
 
 fn shortened(problems: &[String]) -> String {
     format!("does not fit the model: {}", few(problems))
-}
-
-/// The first few of many.
-fn few(all: &[String]) -> String {
-    let shown = all.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
-    match all.len() {
-        0 => "nothing".into(),
-        n if n > 8 => format!("{shown}; and {} more", n - 8),
-        _ => shown,
-    }
 }
 
 /// Names of the tensors whose end lies behind the end of the file, if its header is whole.

@@ -213,7 +213,7 @@ pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + 
     }
     // Before anything is measured.
     for size in &options.sizes {
-        resized(config, options.axis, *size)?.model.resolved()?;
+        resized(config, options.axis, *size)?.plan()?;
     }
     device::compute(config, || measured(config, options, progress))
 }
@@ -327,7 +327,7 @@ fn movements(config: &RunConfig, options: &Options) -> Result<(Movements, usize)
     let (config, task) = config.prepare()?;
     let config = RunConfig { optimizer: config.optimizer.without_decay(), ..config };
     if device::is_host(&config.backend) {
-        Need::of_seen(&config, options.axis == Axis::Width).check(&config)?;
+        Need::of_seen(&config, &config.plan()?, options.axis == Axis::Width).check(&config)?;
     }
     let plain = device::from_name(&config.backend)?;
     let trainer = Trainer::of(&config, &plain)?;

@@ -62,7 +62,7 @@ impl Writer {
     pub fn of(checkpoint: &Checkpoint, backend: &str) -> Result<Self, Error> {
         let device = device::from_name(backend)?;
         let config = &checkpoint.config;
-        if let Some(norm) = config.model.norms().find(|norm| norm.needs_the_sequence()) {
+        if let Some(norm) = config.plan()?.norms().find(|norm| norm.needs_the_sequence()) {
             return Err(Error::Generate(format!(
                 "the run's norm {} is over a whole sequence, which a text that grows token by token does not have; \
                  generate from a run with a norm of one token",
@@ -70,7 +70,7 @@ impl Writer {
             )));
         }
         if device::is_host(backend) {
-            Need::of_reading(config).check(config)?;
+            Need::of_reading(config, &config.plan()?).check(config)?;
         }
         let (model, table) = config.model.build(config.seed, &device)?;
         let model = model.with_precision(config.train.precision);

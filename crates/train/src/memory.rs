@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use unitgain_model::{Branch, NormConfig, Placement, Position, Precision, ScaleConfig, Scheme};
+use unitgain_model::{Compute, Plan, Precision, Scheme};
 
 /// Memory that this process can still take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,15 +242,14 @@ const PASS: f64 = 4096.0;
 const FLOAT: f64 = 4.0;
 
 impl Need {
-    /// The need of a run, whether its defaults are written out or not; an unknown vocabulary counts as 0.
-    pub(crate) fn of(config: &RunConfig) -> Self {
-        let sizes = Sizes::of(config);
+    /// The need of a run of this configuration, whose model is that of the plan.
+    pub(crate) fn of(config: &RunConfig, plan: &Plan) -> Self {
+        let sizes = Sizes::of(config, plan);
         let part = |bytes, key, what, fix| Part { bytes, key, what, fix };
         let unusual = |among: &[&str]| sizes.unusual(among);
-        let blocks = part(sizes.layers * sizes.of_block(), "model.n_layers", "what each block takes", "fewer blocks");
+        let blocks = part(sizes.of_blocks(), "model.n_layers", "what each block takes", "fewer blocks");
         let weights = |each: f64, what| {
-            let hidden = sizes.layers * sizes.weights_of_block();
-            let tables = sizes.tables();
+            let (hidden, tables) = (plan.block_weights() as f64, plan.table_weights() as f64);
             let (key, fix) = unusual(&["model.n_layers", "model.d_model"]);
             let of_tables = part(
                 each * tables,
@@ -269,8 +268,8 @@ impl Need {
         let (of_logits, fewer) = unusual(&["train.batch_size", "model.context"]);
         let gradients = if config.train.accumulate > 1 { 2.0 } else { 1.0 };
         let mut step = weights(FLOAT * gradients, "gradients").to_vec();
-        step.push(part(FLOAT * rows * sizes.activations(), key, "activations", fix));
-        step.push(part(FLOAT * rows * sizes.logits, of_logits, "logits", fewer));
+        step.push(part(FLOAT * rows * plan.activations(sizes.compute), key, "activations", fix));
+        step.push(part(FLOAT * rows * plan.logits(sizes.compute), of_logits, "logits", fewer));
         step.push(part(
             12.0 * rows * config.train.accumulate as f64,
             "train.accumulate",
@@ -280,41 +279,46 @@ impl Need {
         // The weights as vectors, and all tensors twice as bytes.
         let checkpoint = weights(FLOAT * (1.0 + 2.0 * (1.0 + states)), "a checkpoint").to_vec();
         let pass = PASS.max(sizes.time);
-        let of_pass = FLOAT * pass * (sizes.of_forward() + sizes.logits);
+        let of_pass = FLOAT * pass * (plan.forward_activations(sizes.compute) + plan.logits(sizes.compute));
         let evaluation =
             vec![part(of_pass, "model.context", "a pass of an evaluation", "a shorter context, or a narrower model")];
         // A singular value decomposition of a square matrix in f64: itself, its factors, and what they are made in.
-        let drawn = match config.model.init {
-            Some(Scheme::Mimetic { .. }) => 6.0 * 8.0 * sizes.d * sizes.d,
-            Some(_) | None => 0.0,
-        };
+        let drawn = if matches!(plan.init, Scheme::Mimetic { .. }) { 6.0 * 8.0 * sizes.d * sizes.d } else { 0.0 };
         let drawing =
             vec![part(drawn, "model.init", "the matrices of \"mimetic\"", "another init, or a narrower model")];
         Self { always, moments: vec![drawing, step, checkpoint, evaluation] }
     }
 
+    /// The peak of a run of this configuration, in bytes; 0 if its model cannot be planned, which is then told elsewhere.
+    fn of_own(config: &RunConfig) -> f64 {
+        config.plan().map_or(0.0, |plan| Self::of(config, &plan).bytes())
+    }
+
     /// The need of a model that is read from a checkpoint and computes forward only.
-    pub(crate) fn of_reading(config: &RunConfig) -> Self {
-        let sizes = Sizes::of(config);
-        let Self { mut always, .. } = Self::of(&RunConfig { optimizer: OptimizerConfig::default(), ..config.clone() });
-        let pass = FLOAT * sizes.time * (sizes.of_forward() + sizes.logits + 2.0 * sizes.layers * sizes.key);
+    pub(crate) fn of_reading(config: &RunConfig, plan: &Plan) -> Self {
+        let Sizes { compute, layers, time, .. } = Sizes::of(config, plan);
+        let plain = RunConfig { optimizer: OptimizerConfig::default(), ..config.clone() };
+        let Self { mut always, .. } = Self::of(&plain, plan);
+        let cached = 2.0 * layers * plan.blocks[0].attention.widths()[1] as f64;
+        let pass = FLOAT * time * (plan.forward_activations(compute) + plan.logits(compute) + cached);
         let what = "a pass of the model, with the keys and values of all blocks";
         always.push(Part { bytes: pass, key: "model.context", what, fix: "a shorter context" });
         // Its bytes, all tensors, and the weights once more as they are handed on.
-        let file = FLOAT * 4.0 * (sizes.layers * sizes.weights_of_block() + sizes.tables());
+        let file = FLOAT * 4.0 * plan.weights() as f64;
         always.push(Part { bytes: file, key: "model.d_model", what: "the checkpoint", fix: "a smaller model" });
         Self { always, moments: Vec::new() }
     }
 
     /// The need of a coordinate check, which holds what it sees of a batch twice: of all blocks, or of the first and the
     /// last. The graph of that pass, which no backward pass takes apart, is there beside that of the next step.
-    pub(crate) fn of_seen(config: &RunConfig, every_block: bool) -> Self {
-        let mut need = Self::of(config);
-        let sizes = Sizes::of(config);
-        let rows = config.train.batch_size as f64 * sizes.time;
-        let blocks = if every_block { sizes.layers } else { 2.0 };
-        let seen = 2.0 * (blocks * (3.0 * sizes.d + sizes.heads * sizes.time) + sizes.vocabulary);
-        let graph = sizes.activations() + sizes.logits;
+    pub(crate) fn of_seen(config: &RunConfig, plan: &Plan, every_block: bool) -> Self {
+        let mut need = Self::of(config, plan);
+        let Sizes { compute, layers, time, d, .. } = Sizes::of(config, plan);
+        let rows = config.train.batch_size as f64 * time;
+        let blocks = if every_block { layers } else { 2.0 };
+        let heads = plan.blocks[0].attention.heads as f64;
+        let seen = 2.0 * (blocks * (3.0 * d + heads * time) + plan.vocabulary as f64);
+        let graph = plan.activations(compute) + plan.logits(compute);
         let what = "what is seen of a batch, with the logits of attention";
         need.always.push(Part {
             bytes: FLOAT * rows * (seen + graph),
@@ -375,51 +379,36 @@ fn sum(parts: &[Part]) -> f64 {
     parts.iter().map(|part| part.bytes).sum()
 }
 
-/// Sizes of a model, whose defaults may be written out or not.
+/// The sizes of a model, as numbers of four bytes.
 struct Sizes<'a> {
     config: &'a RunConfig,
+    plan: &'a Plan,
+    compute: Compute,
     layers: f64,
     time: f64,
     d: f64,
-    d_ff: f64,
-    heads: f64,
-    /// Width of all queries, and of all keys.
-    query: f64,
-    key: f64,
-    vocabulary: f64,
-    /// Whether attention, linear layers and activations are fused.
-    fused: bool,
-    /// Numbers for the logits of a token.
-    logits: f64,
 }
 
 impl<'a> Sizes<'a> {
-    fn of(config: &'a RunConfig) -> Self {
-        let model = &config.model;
-        let d = model.d_model as f64;
-        let head_dim = model.head_dim.map_or(d / model.n_heads.max(1) as f64, |n| n as f64);
-        let kv_heads = model.n_kv_heads.unwrap_or(model.n_heads) as f64;
-        let d_ff = if model.activation.is_gated() { 8.0 / 3.0 * d } else { 4.0 * d };
-        let vocabulary = model.vocab_size.unwrap_or(0) as f64;
-        let fused = config.train.fused && config.backend == "flex" && config.train.precision == Precision::F32;
-        let capped = if model.logit_softcap > 0.0 { 1.0 } else { 0.0 };
+    fn of(config: &'a RunConfig, plan: &'a Plan) -> Self {
+        let on_host = config.backend == "flex" && config.train.precision == Precision::F32;
         Self {
             config,
-            layers: model.n_layers as f64,
-            time: model.context as f64,
-            d,
-            d_ff: model.d_ff.map_or(d_ff, |n| n as f64),
-            heads: model.n_heads as f64,
-            query: model.n_heads as f64 * head_dim,
-            key: kv_heads * head_dim,
-            vocabulary,
-            fused,
-            logits: vocabulary * (capped + if fused { 2.4 } else { 3.3 }),
+            plan,
+            compute: Compute {
+                fused: config.train.fused && on_host,
+                fused_norms: config.train.fused,
+                precision: config.train.precision,
+            },
+            layers: plan.shape.layers as f64,
+            time: plan.context as f64,
+            d: plan.shape.width as f64,
         }
     }
 
     /// The size, of some, that is the largest beside what is usual, with what to take instead.
     fn unusual(&self, among: &[&str]) -> (&'static str, &'static str) {
+        let d_ff = self.plan.blocks[0].mlp.d_ff as f64;
         let all = [
             (
                 "train.batch_size",
@@ -428,94 +417,19 @@ impl<'a> Sizes<'a> {
             ),
             ("model.context", self.time / 64.0, "a shorter context"),
             ("model.n_layers", self.layers / 4.0, "fewer blocks"),
-            ("model.d_model", self.d.max(self.d_ff / 4.0) / 128.0, "a narrower model"),
+            ("model.d_model", self.d.max(d_ff / 4.0) / 128.0, "a narrower model"),
         ];
         let among = all.into_iter().filter(|(key, ..)| among.contains(key));
         let most = among.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or(all[0]);
         (most.0, most.2)
     }
 
-    fn mlp_matrices(&self) -> f64 {
-        if self.config.model.activation.is_gated() { 3.0 } else { 2.0 }
-    }
-
-    fn weights_of_block(&self) -> f64 {
-        2.0 * self.d * (self.query + self.key) + self.mlp_matrices() * self.d * self.d_ff
-    }
-
-    /// Elements of embedding, positions and head.
-    fn tables(&self) -> f64 {
-        let model = &self.config.model;
-        let tokens = self.vocabulary * if model.tie_embeddings { 1.0 } else { 2.0 };
-        let positions =
-            if matches!(model.position, Position::None {} | Position::Rope { .. }) { 0.0 } else { self.time };
-        self.d * (tokens + positions)
-    }
-
-    /// The placements of the branches of a block that has most norms.
-    fn norms(&self) -> (f64, f64) {
-        let of = |placement: Placement| {
-            // What changes with depth is what it is in the first block or in the last.
-            let all = [0, self.config.model.n_layers.saturating_sub(1)].map(|layer| {
-                let placement = placement.at(layer, self.config.model.n_layers);
-                let count = |branch| placement.norms(branch).len() as f64;
-                let inner = |branch, width: f64| if placement.inner_norm(branch) { width } else { 0.0 };
-                let qkv = if placement.qkv_norm() { self.query + 2.0 * self.key } else { 0.0 };
-                let dual = if placement.is_dual() { self.d } else { 0.0 };
-                let number = count(Branch::Attention) + count(Branch::Mlp);
-                let width =
-                    self.d * number + inner(Branch::Attention, self.query) + inner(Branch::Mlp, self.d_ff) + qkv + dual;
-                (number + 1.0, width)
-            });
-            if all[0].1 > all[1].1 { all[0] } else { all[1] }
-        };
-        let all = self.config.model.placements().map(|(placement, _)| of(placement));
-        all.fold((0.0, 0.0), |a, b| (f64::max(a.0, b.0), f64::max(a.1, b.1)))
-    }
-
-    /// Bytes of a block beside its weights.
-    fn of_block(&self) -> f64 {
-        let model = &self.config.model;
-        let matrices = 4.0 + self.mlp_matrices();
-        let biases = if model.bias || model.attention_bias == Some(true) { matrices } else { 0.0 };
-        let rotary = if matches!(model.position, Position::Rope { .. }) { FLOAT * self.time * self.key } else { 0.0 };
-        BLOCK + TENSOR * (matrices + biases + 2.0 * self.norms().0) + rotary
-    }
-
-    /// Numbers that are kept of a token for the backward pass, of all blocks.
-    fn activations(&self) -> f64 {
-        let model = &self.config.model;
-        let of_norm = |norm: NormConfig| {
-            let has_kernel = matches!(norm, NormConfig::LayerNorm { .. } | NormConfig::RmsNorm { .. });
-            if matches!(norm, NormConfig::None {}) {
-                0.0
-            } else if has_kernel && self.config.train.fused {
-                1.25
-            } else {
-                3.2
-            }
-        };
-        let norms = model.block.iter().filter_map(|block| block.norm).chain([model.norm]).map(of_norm);
-        let norm = norms.fold(0.0, f64::max);
-        let of_qk = of_norm(model.qk_norm) * (self.query + self.key);
-        let mlp = (if model.activation.is_gated() { 3.0 } else { 2.0 }) * self.d_ff;
-        let dropout = if model.dropout > 0.0 { 2.5 * self.d } else { 0.0 };
-        let is_one = |scale: ScaleConfig| scale == ScaleConfig::One {};
-        let is_scaled = !model.block.iter().filter_map(|block| block.scale).chain([model.scale]).all(is_one);
-        let scaled = if is_scaled { 2.5 * self.d } else { 0.0 };
-        let plain = 4.0 * self.d + 2.0 * (self.query + self.key) + mlp + dropout + scaled;
-        let (composed, scores) = match (self.fused, self.config.train.precision) {
-            (true, _) => (1.0, 0.0),
-            (false, Precision::F32) => (1.35, 5.0 * self.heads * self.time),
-            (false, Precision::Bf16) => (0.9, 5.0 * self.heads * self.time),
-        };
-        self.layers * (composed * plain + norm * self.norms().1 + of_qk + scores)
-    }
-
-    /// Numbers of a token that a forward pass has at once.
-    fn of_forward(&self) -> f64 {
-        let scores = if self.fused { 0.0 } else { 3.0 * self.heads * self.time };
-        6.0 * self.d + 2.0 * (self.query + self.key) + 3.0 * self.d_ff + scores
+    /// Bytes of all blocks beside their weights.
+    fn of_blocks(&self) -> f64 {
+        let attention = &self.plan.blocks[0].attention;
+        let rotary =
+            if attention.rope_theta.is_some() { FLOAT * self.time * attention.widths()[1] as f64 } else { 0.0 };
+        self.layers * (BLOCK + rotary) + TENSOR * self.plan.tensors()
     }
 
     fn data(&self, config: &RunConfig) -> Vec<Part> {
@@ -568,7 +482,7 @@ fn of_text(config: &RunConfig) -> f64 {
 /// [`Error::Config`] with what they take.
 pub(crate) fn check_all<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Result<(), Error> {
     let on_host = configs.into_iter().filter(|config| device::is_host(&config.backend));
-    let needs: Vec<f64> = on_host.map(|config| Need::of(config).bytes()).collect();
+    let needs: Vec<f64> = on_host.map(Need::of_own).collect();
     if needs.is_empty() {
         return Ok(());
     }
@@ -582,7 +496,7 @@ pub(crate) fn check_all<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) ->
 /// not known.
 pub fn at_once<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Option<usize> {
     let on_host = configs.into_iter().filter(|config| device::is_host(&config.backend));
-    let largest = on_host.map(|config| Need::of(config).bytes() + of_text(config)).fold(0.0, f64::max);
+    let largest = on_host.map(|config| Need::of_own(config) + of_text(config)).fold(0.0, f64::max);
     available().filter(|_| largest > 0.0).map(|available| (available.bytes as f64 / largest) as usize)
 }
 
@@ -669,7 +583,9 @@ mod tests {
         let message = |settings: &[&str]| {
             let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
             let config = RunConfig::parse("", "test", &settings).unwrap();
-            Need::of(&config).fits(&config, few).map_or_else(|e| e.to_string(), |()| String::new())
+            Need::of(&config, &config.plan().unwrap())
+                .fits(&config, few)
+                .map_or_else(|e| e.to_string(), |()| String::new())
         };
         assert_eq!(message(&[]), "");
         for (settings, expected) in [
@@ -715,7 +631,7 @@ mod tests {
             let of_chain = ["data.vocab_size=16", "data.order=1", "data.branching=2"];
             let all = base.iter().chain(settings).chain(&of_chain).map(ToString::to_string).collect::<Vec<_>>();
             let config = RunConfig::parse("", "test", &all).unwrap().resolved(16).unwrap();
-            let part = measured * 1e6 / Need::of(&config).bytes();
+            let part = measured * 1e6 / Need::of_own(&config);
             assert!((0.6..1.3).contains(&part), "{settings:?}: {measured} MB are {part:.2} of the estimate");
         }
     }

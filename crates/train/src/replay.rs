@@ -1,6 +1,6 @@
 //! One step of a run, made again and looked at from inside: where the first number stands that is not finite.
 
-use crate::checkpoint::{self, Checkpoint, Position, assign, host, weights};
+use crate::checkpoint::{self, Checkpoint, Position, host};
 use crate::divergence::{Action, Divergence};
 use crate::folder::CHECKPOINTS;
 use crate::run::lr;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
-use unitgain_model::{Branch, ParamTable, Point, Probe, cross_entropy};
+use unitgain_model::{Branch, ParamTable, Point, Probe, cross_entropy, weights};
 
 /// The part of a step that a number belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -116,17 +116,18 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
         let batches = config.batches(&task, step);
         let mut looks = Vec::new();
         // A forward pass moves running averages, which the step itself does once more.
-        let before = weights(&trainer.model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
+        let before =
+            weights::of(&trainer.model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
         for (micro, batch) in batches.iter().enumerate() {
             trainer.seed_dropout(micro);
             look_at(&trainer, batch, config.model.attention_softcap, &mut looks);
         }
-        trainer.model =
-            assign(trainer.model, &before).unwrap_or_else(|problem| unreachable!("the model's own weights: {problem}"));
+        trainer.model = weights::assign(trainer.model, &before)
+            .unwrap_or_else(|problem| unreachable!("the model's own weights: {problem}"));
         let lr = lr(&config, course.rate(step), step);
         let (trainer, row) = trainer.step(&batches, lr, false);
         let row = read_rows(&[row]).remove(0);
-        let updated = weights(&trainer.model);
+        let updated = weights::of(&trainer.model);
         for (entry, (_, _, values)) in trainer.table.iter().zip(&updated) {
             let role = Some(entry.role().name().to_string());
             looks.push(looked(Pass::Update, entry.block, role, entry.path.clone(), values.iter().copied()));

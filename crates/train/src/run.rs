@@ -639,15 +639,16 @@ fn warn(config: &RunConfig) -> Result<(), Error> {
             config.train.accumulate
         );
     }
-    for rule in config.model.warnings()? {
+    let plan = config.plan()?;
+    for rule in plan.warnings() {
         tracing::warn!("{}: {}. {}", rule.pair, rule.reason, rule.fix);
     }
-    if config.model.parametrization.is_base(config.model.shape()) {
+    if plan.parametrization.is_base(plan.shape) {
         tracing::info!(
             "this is the base model of its parametrization: learning rates and multipliers are the standard ones"
         );
     }
-    if config.model.parametrization.unit_scaling().is_some()
+    if plan.parametrization.is_unit_scaled()
         && config.optimizer.update() == Update::Normalized
         && config.optimizer.lr() < 0.02
     {

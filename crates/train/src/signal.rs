@@ -1,13 +1,13 @@
 //! The signal of a model on one batch: how large the stream, the branches, the gradients and the attention logits are, block
 //! by block, before it is trained or after.
 
-use crate::checkpoint::{Checkpoint, weights};
+use crate::checkpoint::Checkpoint;
 use crate::{Error, Gradients, RunConfig, Task, Trainer, calibrate, device};
 use burn::tensor::{Bool, FloatDType, Tensor, activation};
 use serde::Serialize;
 use std::cell::RefCell;
 use unitgain_init::matrix::singular_values;
-use unitgain_model::{Branch, ParamEntry, Point, Probe, cross_entropy};
+use unitgain_model::{Branch, ParamEntry, Point, Probe, cross_entropy, weights};
 
 /// What one block does.
 #[derive(Clone, Debug, Serialize)]
@@ -197,7 +197,7 @@ fn measured(config: &RunConfig, task: &Task, trainer: Trainer, step: usize, spec
     let spectra: Vec<(Option<usize>, Spectrum)> = trainer
         .table
         .iter()
-        .zip(if spectrum { weights(&trainer.model) } else { Vec::new() })
+        .zip(if spectrum { weights::of(&trainer.model) } else { Vec::new() })
         .filter(|(entry, _)| entry.role().is_matrix())
         .filter_map(|(entry, (.., values))| Some((entry.block, Spectrum::of(entry, &values)?)))
         .collect();

@@ -103,7 +103,7 @@ impl Trainer {
     ) -> Result<Self, ModelError> {
         let dropout = model.dropout > 0.0;
         let (model, table) = model.build(seed, &device.clone().autodiff())?;
-        let table = table.for_update(optimizer.update());
+        let table = table.for_updates(|_| optimizer.update());
         let optimizer = Optimizer::new(optimizer, &table);
         Ok(Self { model, table, optimizer, clip, seed, dropout, device: device.clone(), clock: Clock::default() })
     }

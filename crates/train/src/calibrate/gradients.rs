@@ -1,10 +1,9 @@
 //! What is measured by gradients, at weights that are moved.
 
 use super::{Measured, Work};
-use crate::checkpoint::assign;
 use std::collections::HashMap;
 use unitgain_kernels::kinks::{self, Pieces};
-use unitgain_model::Precision;
+use unitgain_model::{Precision, weights};
 use unitgain_mup::Update;
 
 /// Loss and gradients at given values of some tensors.
@@ -120,13 +119,13 @@ fn scaled(w: &[Vec<f32>], alpha: &[f64]) -> Vec<Vec<f32>> {
 impl Work<'_> {
     /// The values of the matrices, in the order of the table.
     fn matrices(&self) -> Vec<Vec<f32>> {
-        let all = crate::checkpoint::weights(&self.trainer.model).into_iter().zip(self.trainer.table.iter());
+        let all = weights::of(&self.trainer.model).into_iter().zip(self.trainer.table.iter());
         all.filter(|(_, entry)| entry.role().is_matrix()).map(|((_, _, values), _)| values).collect()
     }
 
     fn with_matrices(&self, matrices: &[Vec<f32>]) -> HashMap<String, (Vec<usize>, Vec<f32>)> {
         let mut matrices = matrices.iter();
-        let all = crate::checkpoint::weights(&self.trainer.model).into_iter().zip(self.trainer.table.iter());
+        let all = weights::of(&self.trainer.model).into_iter().zip(self.trainer.table.iter());
         all.map(|((path, shape, values), entry)| {
             let values = if entry.role().is_matrix() { matrices.next().cloned().unwrap_or(values) } else { values };
             (path, (shape, values))
@@ -138,7 +137,7 @@ impl Work<'_> {
     /// what a short step changes.
     fn objective(&self, batches: Vec<usize>) -> impl Fn(&[Vec<f32>]) -> (f64, Vec<Vec<f32>>) + '_ {
         move |matrices| {
-            let model = match assign(self.trainer.model.clone(), &self.with_matrices(matrices)) {
+            let model = match weights::assign(self.trainer.model.clone(), &self.with_matrices(matrices)) {
                 Ok(model) => model,
                 Err(problem) => unreachable!("the model's own weights: {problem}"),
             };
@@ -281,7 +280,8 @@ mod tests {
         let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device).unwrap();
         let batch = |i: usize| -> Batch { task.batch(1, 0, i * 8..(i + 1) * 8) };
         let mut progress = |_, _| ();
-        let work = Work { trainer, config: &config, progress: &mut progress, batch: &batch };
+        let work =
+            Work { trainer, plan: config.plan().unwrap(), config: &config, progress: &mut progress, batch: &batch };
         let matrices = work.matrices();
         f(&work.objective(vec![0]), &matrices)
     }

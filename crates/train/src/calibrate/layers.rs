@@ -7,7 +7,7 @@ use burn::tensor::{FloatDType, Tensor};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use unitgain_init::Role;
-use unitgain_model::{Activation, Branch, Point, Probe, Transformer, Walk};
+use unitgain_model::{Activation, BlockPlan, Branch, Point, Probe, Transformer, Walk, weights};
 
 /// Mean and population variance of numbers.
 fn moments(x: &[f32]) -> (f64, f64) {
@@ -215,8 +215,7 @@ impl Work<'_> {
         let (_, gradients) = self.gradients(&self.trainer.model, &(self.batch)(0));
         let squares: Vec<f32> = gradients.squares(&self.device()).into_data().iter::<f32>().collect();
         let lengths: Vec<f64> = weights_of(&self.trainer.model);
-        let model = &self.config.model;
-        let gated = model.activation.is_gated();
+        let gated = self.config.model.activation.is_gated();
         let mut factors = HashMap::new();
         let table = &self.trainer.table;
         let ratio = |role: Role, block: Option<usize>, name: &str| {
@@ -224,19 +223,19 @@ impl Work<'_> {
             let ratio = f64::from(squares[index]).sqrt() / lengths[index];
             Some((table.entries()[index].path.clone(), ratio))
         };
-        for block in (0..model.n_layers).map(Some) {
-            let [around_attention, around_mlp] =
-                [Branch::Attention, Branch::Mlp].map(|branch| model.placement_of(block.unwrap_or(0), branch));
-            let qkv = around_attention.qkv_norm();
-            let plain_qk = model.qk_norm.is_none() && !qkv;
+        let plan = self.plan.clone();
+        for (block, BlockPlan { attention, mlp, .. }) in plan.blocks.iter().enumerate() {
+            let block = Some(block);
+            let qkv = attention.branch.qkv_norm();
+            let plain_qk = attention.qk_norm.is_none();
             let pairs = [
                 (plain_qk, [(Role::Query, "query"), (Role::Key, "key")]),
                 (
-                    !around_attention.inner_norm(Branch::Attention) && !qkv,
+                    !attention.branch.asks_for_inner_norm() && !qkv,
                     [(Role::Value, "value"), (Role::AttentionOutput, "out")],
                 ),
                 (
-                    !around_mlp.inner_norm(Branch::Mlp) && (gated || model.activation == Activation::Relu),
+                    !mlp.branch.asks_for_inner_norm() && (gated || mlp.activation == Activation::Relu),
                     [(Role::MlpIn, "up"), (Role::MlpOut, "down")],
                 ),
             ];
@@ -285,5 +284,5 @@ impl Work<'_> {
 /// The length of each parameter, in the order of the table.
 fn weights_of(model: &Transformer) -> Vec<f64> {
     let length = |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-    crate::checkpoint::weights(model).iter().map(|(_, _, values)| length(values)).collect()
+    weights::of(model).iter().map(|(_, _, values)| length(values)).collect()
 }

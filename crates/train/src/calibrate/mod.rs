@@ -5,12 +5,12 @@
 mod gradients;
 mod layers;
 
-use crate::checkpoint::{assign, weights};
 use crate::{Batch, Error, Gradients, RunConfig, Task, Trainer};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use unitgain_model::{ModelConfig, Parametrization, Placement, Transformer, WeightNormConfig, cross_entropy};
+use unitgain_model::weights::Tensors;
+use unitgain_model::{Parametrization, Placement, Plan, Transformer, WeightNormConfig, cross_entropy, weights};
 
 pub use gradients::{Objective, grad_init_slopes, gradient_norm, gradient_quotient};
 pub(crate) use layers::paths;
@@ -148,7 +148,7 @@ impl Calibrate {
 
     /// What is wrong with the settings, or with them for this model, if anything: the key below `init.calibrate`,
     /// and the problem.
-    pub(crate) fn check(self, model: &ModelConfig, tokens: usize) -> Result<(), (&'static str, String)> {
+    pub(crate) fn check(self, plan: &Plan, tokens: usize) -> Result<(), (&'static str, String)> {
         let positive = |key, x: f64| match (1e-30..=1e30).contains(&x) {
             true => Ok(()),
             false => Err((key, format!("{x} must be a number from 1e-30 to 1e30"))),
@@ -157,19 +157,19 @@ impl Calibrate {
             true => Ok(()),
             false => Err((key, format!("{n} must be from 1 to 1000000"))),
         };
-        let lengthless = model.weight_norm != (WeightNormConfig::None {});
+        let lengthless = plan.weight_norm != (WeightNormConfig::None {});
         if lengthless && !matches!(self, Self::Admin {}) {
             let problem = "rescales weights, whose size weight_norm divides out or learns; set weight_norm = \"none\"";
             return Err(("kind", format!("{:?} {problem}", self.about().0)));
         }
-        if model.parametrization != (Parametrization::Standard {}) && !matches!(self, Self::Admin {}) {
+        if plan.parametrization != (Parametrization::Standard {}) && !matches!(self, Self::Admin {}) {
             let problem = "gives weights the sizes that the data ask for, at every width, and model.parametrization those \
                            that transfer; set parametrization = \"standard\"";
             return Err(("kind", format!("{:?} {problem}", self.about().0)));
         }
         match self {
             Self::Lsuv { tolerance, passes } => positive("tolerance", tolerance).and(some("passes", passes)),
-            Self::DataDependent { .. } if !model.bias || model.attention_bias == Some(false) => Err((
+            Self::DataDependent { .. } if plan.blocks.iter().any(|b| !b.mlp.bias || !b.attention.bias) => Err((
                 "kind",
                 "\"data_dependent\" sets biases; set model.bias = true, and leave attention_bias out".into(),
             )),
@@ -177,7 +177,7 @@ impl Calibrate {
                 Err(("kind", "\"data_dependent\" needs more than one token in a batch, to have a variance".into()))
             }
             Self::DataDependent { .. } => Ok(()),
-            Self::Admin {} => match model.placements().all(|(p, _)| matches!(p, Placement::Admin { .. })) {
+            Self::Admin {} => match plan.branches().all(|b| matches!(b.written, Placement::Admin { .. })) {
                 true => Ok(()),
                 false => Err(("kind", "\"admin\" sets the omega of model.placement = \"admin\"; set that".into())),
             },
@@ -214,7 +214,7 @@ pub fn calibrate(
     // Two gradients under two masks would differ by the masks.
     let dropout = config.model.dropout;
     let trainer = trainer.with_dropout(0.0);
-    let mut work = Work { trainer, config, progress, batch: &batch };
+    let mut work = Work { trainer, plan: config.plan()?, config, progress, batch: &batch };
     let measured = match kind {
         Calibrate::Lsuv { tolerance, passes } => work.lsuv(tolerance, passes),
         Calibrate::DataDependent { between } => work.data_dependent(between),
@@ -245,6 +245,7 @@ pub fn calibrate(
 /// What a calibration works with.
 struct Work<'a> {
     trainer: Trainer,
+    plan: Plan,
     config: &'a RunConfig,
     progress: &'a mut dyn FnMut(usize, usize),
     batch: &'a dyn Fn(usize) -> Batch,
@@ -266,7 +267,7 @@ impl Work<'_> {
 
     /// Changes the values of parameters.
     fn change(&mut self, mut f: impl FnMut(&str, &mut Vec<f32>)) {
-        let values = weights(&self.trainer.model)
+        let values = weights::of(&self.trainer.model)
             .into_iter()
             .map(|(path, shape, mut values)| {
                 f(&path, &mut values);
@@ -276,8 +277,8 @@ impl Work<'_> {
         self.set(&values);
     }
 
-    fn set(&mut self, values: &HashMap<String, (Vec<usize>, Vec<f32>)>) {
-        match assign(self.trainer.model.clone(), values) {
+    fn set(&mut self, values: &Tensors) {
+        match weights::assign(self.trainer.model.clone(), values) {
             Ok(model) => self.trainer.model = model,
             Err(problem) => unreachable!("the model's own weights: {problem}"),
         }

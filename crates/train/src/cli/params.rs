@@ -3,8 +3,7 @@ use super::{Outcome, printable, table};
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
-use unitgain_model::{AttentionScale, ParamEntry};
-use unitgain_train::checkpoint::weights;
+use unitgain_model::{LogitScale, ParamEntry, weights};
 use unitgain_train::{Trainer, device};
 
 /// Print the parameters of every role, or each of them, with their init, multipliers and effective settings
@@ -54,7 +53,7 @@ impl Args {
         let rows: Vec<Row> = trainer
             .table
             .iter()
-            .zip(weights(&trainer.model))
+            .zip(weights::of(&trainer.model))
             .map(|(entry, (.., values))| Row {
                 path: entry.path.clone(),
                 role: entry.role().name(),
@@ -86,28 +85,20 @@ impl Args {
         if !self.full {
             writeln!(out, "each of them: --full")?;
         }
-        let model = &config.model;
-        let (parametrization, shape) = (model.parametrization, model.shape());
-        if model.attention_scale == Some(AttentionScale::HeadDim {}) {
-            writeln!(out, "attention logits are multiplied by {}", number(parametrization.attention_scale(shape)))?;
+        let plan = config.plan()?;
+        if let LogitScale::HeadDim(factor) = plan.blocks[0].attention.logit_scale {
+            writeln!(out, "attention logits are multiplied by {}", number(factor))?;
         }
-        let tau = |branch| parametrization.unit_scaling().map(|unit| unit.tau(branch, shape.layers));
-        match (tau(0), tau(2 * shape.layers - 1)) {
-            (Some(first), Some(last)) => {
-                let [first, last] = [first, last].map(number);
-                writeln!(out, "branches are joined as (x + tau f) / sqrt(1 + tau^2), tau from {first} to {last}")?;
-            }
-            _ if parametrization.branch_multiplier(shape.layers) != 1.0 => {
-                writeln!(
-                    out,
-                    "every branch is multiplied by {}",
-                    number(parametrization.branch_multiplier(shape.layers))
-                )?;
-            }
-            _ => {}
+        let first = plan.blocks[0].attention.branch.site.joint;
+        let last = plan.blocks[plan.blocks.len() - 1].mlp.branch.site.joint;
+        if first.after != 1.0 {
+            let [first, last] = [first, last].map(|joint| number(joint.gain));
+            writeln!(out, "branches are joined as (x + tau f) / sqrt(1 + tau^2), tau from {first} to {last}")?;
+        } else if first.gain != 1.0 {
+            writeln!(out, "every branch is multiplied by {}", number(first.gain))?;
         }
         let readout = trainer.model.head_multiplier();
-        if config.model.tie_embeddings && readout != 1.0 {
+        if plan.tie_embeddings && readout != 1.0 {
             writeln!(out, "as the tied head, embedding has the multiplier {}", number(readout))?;
         }
         Ok(Outcome::Success)

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use unitgain_model::Plan;
 use unitgain_train::Summary;
 use unitgain_train::memory;
 use unitgain_train::metrics::Status;
@@ -48,7 +49,7 @@ impl Runs {
     pub(crate) fn warn<'a>(&self, jobs: impl Iterator<Item = &'a Job>) {
         let mut said = BTreeSet::new();
         for job in jobs {
-            for rule in job.config.model.warnings().unwrap_or_default() {
+            for rule in job.config.plan().iter().flat_map(Plan::warnings) {
                 if said.insert(rule.pair.to_string()) {
                     tracing::warn!("{}: {}: {}. {}", job.name, rule.pair, rule.reason, rule.fix);
                 }

@@ -95,7 +95,7 @@ pub(super) fn key_of(error: &Error) -> Option<String> {
         Error::Device { .. } => Some("backend".into()),
         Error::Data(_) => Some("data.path".into()),
         Error::Config { .. }
-        | Error::Model(ModelError::Combination { .. })
+        | Error::Model(ModelError::Combination { .. } | ModelError::Weights { .. })
         | Error::Syntax { .. }
         | Error::Several(_)
         | Error::At { .. }

@@ -11,7 +11,8 @@ impl RunConfig {
     /// A sentence for each key that is not what it would be if it were left out, and that changes no number of the run,
     /// because of what other keys are. `resolved` is this configuration, resolved.
     pub fn idle_keys(&self, resolved: &Self) -> Vec<String> {
-        let model = self.model.idle(&resolved.model).into_iter();
+        let Ok(plan) = resolved.plan() else { return Vec::new() };
+        let model = self.model.idle(&plan).into_iter();
         let model = model.map(|Idle { key, reason }| Idle { key: format!("model.{key}"), reason });
         let all: Vec<Idle> = model.chain(self.idle_around_the_model(resolved)).collect();
         let tell = |idle: Idle| {
@@ -117,7 +118,7 @@ mod tests {
         let (resolved, _) = config.prepare().unwrap();
         let key = |said: String| said.split_once(" = ").unwrap().0.rsplit(": ").next().unwrap().to_string();
         let idle = config.idle_keys(&resolved).into_iter().map(key).collect();
-        let rules = resolved.model.warnings().unwrap().into_iter().map(|rule| rule.pair.to_string()).collect();
+        let rules = resolved.plan().unwrap().warnings().into_iter().map(|rule| rule.pair.to_string()).collect();
         [idle, rules]
     }
 

@@ -20,7 +20,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::Value;
-use unitgain_model::{ModelConfig, NormConfig, Precision, shorthand};
+use unitgain_model::{ModelConfig, NormConfig, Plan, Precision, shorthand};
 
 /// A run. Keys that are left out take the defaults given here; unknown keys are errors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -250,7 +250,7 @@ impl RunConfig {
             }
             Some(_) | None => config.model.vocab_size = Some(vocab_size),
         }
-        config.model = config.model.resolved()?;
+        config.model = config.model.written_out(&config.plan()?);
         config.check_batch()?;
         config.check_memory()?;
         if let DataConfig::Text { path, .. } = &mut config.data {
@@ -259,6 +259,14 @@ impl RunConfig {
         config.versions = Some(Versions::default());
         config.origin = None;
         Ok(config)
+    }
+
+    /// The model that this configuration is for; where the vocabulary is not known yet, that of a single token.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::plan`].
+    pub fn plan(&self) -> Result<Plan, Error> {
+        Ok(self.model.plan(self.model.vocab_size.unwrap_or(1))?)
     }
 
     /// Checks every value, prepares the data, resolves the configuration against it, and writes out the number of
@@ -270,7 +278,7 @@ impl RunConfig {
     pub fn prepare(&self) -> Result<(Self, Task), Error> {
         let (mut config, task) = self.all_faults(|config| {
             config.check()?;
-            config.model.resolved()?;
+            config.plan()?;
             let task = config.data.load(config.model.context)?;
             Ok((config.resolved(task.vocab_size())?, task))
         })?;
@@ -366,9 +374,10 @@ impl RunConfig {
         }
         self.check_eval()?;
         let below = |section: &str, (key, problem): (&str, String)| Error::config(&format!("{section}.{key}"), problem);
-        if let Some(calibrate) = self.init.calibrate {
+        // What is wrong with a model is told when it is planned for the data.
+        if let (Some(calibrate), Ok(plan)) = (self.init.calibrate, self.plan()) {
             calibrate
-                .check(&self.model, self.train.batch_size * self.model.context)
+                .check(&plan, self.train.batch_size * self.model.context)
                 .map_err(|e| below("init.calibrate", e))?;
         }
         self.train.clip.check().map_err(|e| below("train.clip", e))?;
@@ -381,11 +390,7 @@ impl RunConfig {
         self.optimizer.check().map_err(|e| below("optimizer", e))?;
         self.check_unit_decay()?;
         self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))?;
-        // Before anything is made for each block, and before the data are there. What is no size at all is told by the model.
-        let model = &self.model;
-        let sizes = [model.n_layers, model.d_model, model.context, model.n_heads];
-        let others = [model.d_ff, model.head_dim, model.n_kv_heads, model.vocab_size].into_iter().flatten();
-        if sizes.into_iter().chain(others).all(|n| n <= MOST) { self.check_memory() } else { Ok(()) }
+        self.check_memory()
     }
 
     /// Whether there is a held-out set of the size that is asked for.
@@ -404,12 +409,12 @@ impl RunConfig {
 
     /// Whether rows of a batch are normalized together.
     pub(crate) fn has_batch_norm(&self) -> bool {
-        self.model.norms().any(|norm| matches!(norm, NormConfig::BatchNorm { .. }))
+        self.plan().is_ok_and(|plan| plan.norms().any(|norm| matches!(norm, NormConfig::BatchNorm { .. })))
     }
 
     /// u-muP's learning rates are of size 1, and a decay that is multiplied by them would be as large.
     fn check_unit_decay(&self) -> Result<(), Error> {
-        let is_unit = self.model.parametrization.unit_scaling().is_some();
+        let is_unit = self.model.parametrization.is_unit_scaled();
         match self.optimizer.weight_decay() {
             WeightDecay::Coupled { value } if is_unit && value > 0.0 => {
                 let problem = format!(
@@ -433,7 +438,11 @@ impl RunConfig {
 
     /// Refuses a run that takes more memory than there is.
     fn check_memory(&self) -> Result<(), Error> {
-        if device::is_host(&self.backend) { memory::Need::of(self).check(self) } else { Ok(()) }
+        match self.plan() {
+            Ok(plan) if device::is_host(&self.backend) => memory::Need::of(self, &plan).check(self),
+            // What is wrong with a model is told when it is planned for the data.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Keys whose values differ, but for those that do not change a step: what a resumed run must not

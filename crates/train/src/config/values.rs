@@ -47,7 +47,7 @@ impl RunConfig {
     pub(super) fn own_faults(&self) -> Vec<Error> {
         let checked = self.all_faults(|config| {
             config.check()?;
-            config.model.resolved().map_err(Error::from)
+            config.plan()
         });
         let all = match checked {
             Ok(_) => Vec::new(),

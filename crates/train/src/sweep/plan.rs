@@ -216,7 +216,7 @@ impl Resolver {
 
     fn try_job(&mut self, name: String, config: &RunConfig) -> Result<Job, Error> {
         config.check()?;
-        config.model.resolved()?;
+        config.plan()?;
         let (data, context) = (&config.data, config.model.context);
         let is_known = |known: &Known| known.data == *data && known.context == context;
         if !self.known.iter().any(is_known) {

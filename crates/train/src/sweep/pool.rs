@@ -486,13 +486,10 @@ fn free(path: &Path) -> Result<File, Error> {
     }
 }
 
-/// About how long a run takes: tokens times weights.
+/// About how long a run takes: tokens times operations.
 fn cost(job: &Job) -> f64 {
-    let (model, train) = (&job.config.model, &job.config.train);
-    let tokens = job.config.tokens_of_step() as f64 * train.steps as f64;
-    let d = model.d_model as f64;
-    let block = 4.0 * d * d + 2.0 * d * model.d_ff.unwrap_or(4 * model.d_model) as f64;
-    tokens * (model.n_layers as f64 * block + d * model.vocab_size.unwrap_or(0) as f64)
+    let tokens = job.config.tokens_of_step() as f64 * job.config.train.steps as f64;
+    tokens * job.config.plan().map_or(0.0, |plan| plan.flops_per_token())
 }
 
 /// The end of a file.

@@ -4,7 +4,8 @@ use super::{Place, records};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::HashMap;
 use std::process::Output;
-use unitgain_train::checkpoint::{self, Checkpoint, Position, assign, weights};
+use unitgain_model::weights::{assign, of as weights};
+use unitgain_train::checkpoint::{self, Checkpoint, Position};
 use unitgain_train::data::Tokenizer;
 use unitgain_train::{Trainer, device};
 

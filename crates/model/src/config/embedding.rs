@@ -30,14 +30,6 @@ impl From<f64> for EmbeddingScale {
 }
 
 impl EmbeddingScale {
-    /// Writes out the default that depends on the width.
-    pub(crate) fn resolved(self, width: usize) -> Self {
-        match self {
-            Self::Learned { init } => Self::Learned { init: Some(init.unwrap_or((width as f64).sqrt())) },
-            Self::Constant { .. } => self,
-        }
-    }
-
     /// What is wrong with the settings, if anything.
     pub(crate) fn check(self) -> Result<(), String> {
         match self {

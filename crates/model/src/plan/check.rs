@@ -1,25 +1,25 @@
 //! What each value of a configuration must be.
 
-use crate::axes::BlockConfig;
-use crate::config::{ModelConfig, ModelError, value};
-use crate::embedding::EmbeddingScale;
-use crate::position::Position;
-use crate::qk_norm::{AttentionScale, QkNormOver};
+use super::{AttentionPlan, Plan};
+use crate::config::{AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position, QkNormOver};
+use crate::error::{ModelError, value};
 use unitgain_init::Scheme;
 use unitgain_norms::NormConfig;
-use unitgain_residual::{Branch, Placement, ScaleConfig};
+use unitgain_residual::{Placement, ScaleConfig};
 
 /// Largest size of anything: far above what can be trained, far below what overflows.
 const MOST: usize = 1 << 20;
 /// Most ranges of blocks with settings of their own: each is looked through for every block.
 const MOST_RANGES: usize = 500;
+/// Most blocks: each has a plan of its own before any weight is made.
+const MOST_BLOCKS: usize = 1 << 16;
 /// Most parameters: 64 GB of weights, before gradients and optimizer.
 const MOST_PARAMETERS: f64 = 1.6e10;
 
 impl ModelConfig {
-    pub(crate) fn check_sizes(&self) -> Result<(), ModelError> {
+    pub(super) fn check_sizes(&self, vocabulary: usize) -> Result<(), ModelError> {
         let sizes = [
-            ("vocab_size", self.vocab_size),
+            ("vocab_size", Some(vocabulary)),
             ("context", Some(self.context)),
             ("d_model", Some(self.d_model)),
             ("n_layers", Some(self.n_layers)),
@@ -34,6 +34,9 @@ impl ModelConfig {
         if let Some((key, Some(size))) = sizes.iter().find(|(_, size)| size.is_some_and(|n| n > MOST)) {
             return Err(value(key, size, format!("must be at most {MOST}")));
         }
+        if self.n_layers > MOST_BLOCKS {
+            return Err(value("n_layers", self.n_layers, format!("must be at most {MOST_BLOCKS}")));
+        }
         if self.head_dim.is_none() && !self.d_model.is_multiple_of(self.n_heads) {
             let problem = format!("must be a multiple of n_heads = {}, or set head_dim", self.n_heads);
             return Err(value("d_model", self.d_model, problem));
@@ -41,7 +44,7 @@ impl ModelConfig {
         Ok(())
     }
 
-    pub(crate) fn check_values(&self, head_dim: usize) -> Result<(), ModelError> {
+    pub(super) fn check_values(&self, head_dim: usize) -> Result<(), ModelError> {
         let kv_heads = self.n_kv_heads.unwrap_or(self.n_heads);
         if !self.n_heads.is_multiple_of(kv_heads) {
             return Err(value("n_kv_heads", kv_heads, format!("must divide n_heads = {}", self.n_heads)));
@@ -80,58 +83,41 @@ impl ModelConfig {
     }
 
     /// That every norm fits what it normalizes.
-    pub(crate) fn check_widths(&self) -> Result<(), ModelError> {
-        let head_dim = self.shape().head_dim;
-        let (heads, kv_heads) = (self.n_heads * head_dim, self.n_kv_heads.unwrap_or(self.n_heads) * head_dim);
+    pub(super) fn check_widths(&self, plan: &Plan) -> Result<(), ModelError> {
         let fits = |key: &str, norm: NormConfig, width: usize| match norm {
             NormConfig::LayerNorm { .. } if width == 1 => {
                 Err(value(key, "layer_norm", "makes 0 of a single entry; take rms_norm, or more than one entry"))
             }
             _ => norm.check_width(width).map_err(|problem| setting(key, problem)),
         };
-        for (branch, axes) in self.branches().enumerate() {
-            let own =
-                |block: &BlockConfig| block.norm.is_some() && (block.range[0]..block.range[1]).contains(&(branch / 2));
-            let key = self.block.iter().position(own).map_or("norm".into(), |i| format!("block.{i}.norm"));
-            let inside = match axes.branch {
-                Branch::Attention => heads,
-                Branch::Mlp => self.d_ff.unwrap_or(self.d_model),
-            };
-            let inner = axes.placement.inner_norm(axes.branch).then_some(inside);
-            let qkv = axes.qkv_norm().then_some(head_dim);
-            let around = (!axes.placement.norms(axes.branch).is_empty()).then_some(self.d_model);
-            [around, inner, qkv].into_iter().flatten().try_for_each(|width| fits(&key, axes.norm, width))?;
-        }
-        if self.final_norm == Some(true) {
-            fits("norm", self.norm, self.d_model)?;
-        }
-        fits("embedding_norm", self.embedding_norm.unwrap_or(NormConfig::None {}), self.d_model)?;
-        let [q, k] = match self.qk_norm_over {
-            QkNormOver::Head => [head_dim; 2],
-            QkNormOver::Width => [heads, kv_heads],
-        };
-        fits("qk_norm", self.qk_norm, q)?;
-        fits("qk_norm", self.qk_norm, k)
-    }
-
-    /// The matrices alone, by the formula, before any memory is asked for.
-    pub(crate) fn check_parameters(&self) -> Result<(), ModelError> {
-        let size = |n: Option<usize>| n.unwrap_or(0) as f64;
-        let (d, head_dim) = (self.d_model as f64, size(self.head_dim));
-        let attention = 2.0 * d * head_dim * (self.n_heads as f64 + size(self.n_kv_heads));
-        let mlp = d * size(self.d_ff) * if self.activation.is_gated() { 3.0 } else { 2.0 };
-        let tables = d * (2.0 * size(self.vocab_size) + self.context as f64);
-        let parameters = self.n_layers as f64 * (attention + mlp) + tables;
-        match parameters <= MOST_PARAMETERS {
-            true => Ok(()),
-            false => {
-                let problem = format!("makes a model of {parameters:.1e} parameters, more than {MOST_PARAMETERS:.0e}");
-                Err(value("d_model", self.d_model, problem))
+        let d = plan.shape.width;
+        for block in &plan.blocks {
+            let attention = &block.attention;
+            let inside = [attention.heads * attention.head_dim, block.mlp.d_ff];
+            for (branch, inside) in [&attention.branch, &block.mlp.branch].into_iter().zip(inside) {
+                let own =
+                    |own: &BlockConfig| own.norm.is_some() && (own.range[0]..own.range[1]).contains(&branch.site.layer);
+                let key = self.block.iter().position(own).map_or("norm".into(), |i| format!("block.{i}.norm"));
+                let inner = branch.asks_for_inner_norm().then_some(inside);
+                let qkv = branch.qkv_norm().then_some(attention.head_dim);
+                let around = (!branch.placement.norms(branch.site.branch).is_empty()).then_some(d);
+                [around, inner, qkv].into_iter().flatten().try_for_each(|width| fits(&key, branch.norm, width))?;
             }
         }
+        if plan.final_norm {
+            fits("norm", plan.norm, d)?;
+        }
+        fits("embedding_norm", plan.embedding_norm, d)?;
+        let AttentionPlan { heads, kv_heads, head_dim, .. } = plan.blocks[0].attention;
+        let [q, k] = match plan.qk_norm_over {
+            QkNormOver::Head => [head_dim; 2],
+            QkNormOver::Width => [heads * head_dim, kv_heads * head_dim],
+        };
+        fits("qk_norm", plan.qk_norm, q)?;
+        fits("qk_norm", plan.qk_norm, k)
     }
 
-    pub(crate) fn check_blocks(&self) -> Result<(), ModelError> {
+    pub(super) fn check_blocks(&self) -> Result<(), ModelError> {
         if self.block.len() > MOST_RANGES {
             let problem = format!("ranges of blocks are more than {MOST_RANGES}; join those that are alike");
             return Err(value("block", self.block.len(), problem));
@@ -162,6 +148,20 @@ impl ModelConfig {
             }
         }
         Ok(())
+    }
+}
+
+impl Plan {
+    /// The matrices alone, before any memory is asked for.
+    pub(super) fn check_parameters(&self) -> Result<(), ModelError> {
+        let parameters = self.weights() as f64;
+        match parameters <= MOST_PARAMETERS {
+            true => Ok(()),
+            false => {
+                let problem = format!("makes a model of {parameters:.1e} parameters, more than {MOST_PARAMETERS:.0e}");
+                Err(value("d_model", self.shape.width, problem))
+            }
+        }
     }
 }
 

@@ -1,51 +1,8 @@
-use crate::fused;
-use crate::precision::like;
+#[cfg(feature = "flex")]
+use super::fused;
+use super::precision::like;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use serde::{Deserialize, Serialize};
-
-/// How the model knows the position of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Position {
-    /// A learned table, added to the token embedding.
-    Learned {},
-    /// `sin(t / 10000^(2i/d))`, `cos(t / 10000^(2i/d))`, added to the token embedding
-    /// (arXiv:1706.03762, section 3.5).
-    Sinusoidal {},
-    /// Rotation of queries and keys by `t theta^(-2i/head_dim)` (arXiv:2104.09864, eq. 34), in the
-    /// half-split layout of LLaMA: entry i turns with entry i + head_dim/2.
-    Rope {
-        /// Base of the frequencies. Default 10000.
-        #[serde(default = "default_theta")]
-        theta: f64,
-    },
-    /// The causal mask alone.
-    None {},
-}
-
-fn default_theta() -> f64 {
-    10_000.0
-}
-
-impl Position {
-    /// One value of each kind, with its defaults.
-    pub fn all() -> Vec<Self> {
-        vec![Self::Learned {}, Self::Sinusoidal {}, Self::Rope { theta: default_theta() }, Self::None {}]
-    }
-
-    /// Name, formula and source.
-    pub fn about(self) -> (&'static str, &'static str, &'static str) {
-        match self {
-            Self::Learned {} => ("learned", "x + P[t], P learned", "arXiv:1706.03762"),
-            Self::Sinusoidal {} => ("sinusoidal", "x + (sin, cos)(t / 10000^(2i/d))", "arXiv:1706.03762 section 3.5"),
-            Self::Rope { .. } => {
-                ("rope", "q, k turned by t theta^(-2i/head_dim), half-split layout", "arXiv:2104.09864 eq. 34")
-            }
-            Self::None {} => ("none", "x", "arXiv:2203.16634"),
-        }
-    }
-}
 
 /// `(sin, cos)` table of shape `[context, width]`: sines in the even columns, cosines in the odd.
 pub(crate) fn sinusoids(context: usize, width: usize, device: &Device) -> Tensor<2> {
@@ -78,6 +35,7 @@ impl Rotary {
 
     /// Turns `x`, `[batch, time, heads, head_dim]`, whose first position is `start`.
     pub(crate) fn forward(&self, x: Tensor<4>, start: usize) -> Tensor<4> {
+        #[cfg(feature = "flex")]
         if let Some(y) = fused::rotary(&x, &self.cos, &self.sin, start) {
             return y;
         }

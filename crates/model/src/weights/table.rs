@@ -15,9 +15,11 @@ pub struct ParamEntry {
     pub block: Option<usize>,
     /// Its shape; linear weights are `[fan_in, fan_out]`.
     pub shape: Vec<usize>,
-    /// Standard deviation that it was drawn with; 0 for constants.
+    /// Standard deviation that it was drawn with; 0 for constants and for weights that were loaded.
     pub init_std: f64,
-    /// The parametrization's factors, with `lr`.
+    /// How the optimizer's step of it depends on the size of the gradient.
+    pub update: Update,
+    /// The parametrization's factors for that update, with `lr`.
     pub factors: Factors,
     /// Learning rate that the parameter asks for itself, over that of the optimizer: 1 but for Fixup's scalars.
     pub lr: f64,
@@ -44,19 +46,20 @@ pub struct ParamTable {
     shape: Shape,
 }
 
-/// What the nursery noted of a parameter when it was made.
+/// What a builder notes of a parameter when it makes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Birth {
-    pub(crate) spec: Spec,
-    pub(crate) block: Option<usize>,
-    pub(crate) init_std: f64,
-    pub(crate) lr: f64,
+pub(super) struct Birth {
+    pub(super) spec: Spec,
+    pub(super) init_std: f64,
+    pub(super) lr: f64,
+    /// The path it was given, where it was given one.
+    pub(super) path: Option<String>,
 }
 
 impl ParamTable {
-    /// Walks the model once. Every parameter must have been born in the nursery, and every birth must
-    /// be met exactly once: anything else is a fault of this crate, and panics.
-    pub(crate) fn new<M: Module>(
+    /// Walks the model once. A parameter that no builder made, or that stands under another name than it was given, has no
+    /// draw and no factors that could be right: a fault of the model's code, and a panic.
+    pub(super) fn new<M: Module>(
         model: &M,
         mut births: HashMap<ParamId, Birth>,
         parametrization: Parametrization,
@@ -65,26 +68,30 @@ impl ParamTable {
         let mut entries = Vec::new();
         model.visit(&mut Walk::new(|path: &str, id: ParamId, dims: Vec<usize>| {
             let birth =
-                births.remove(&id).unwrap_or_else(|| panic!("{path} was not born in the nursery, or twice met"));
+                births.remove(&id).unwrap_or_else(|| panic!("{path} is no weight of this builder, or is met twice"));
+            if let Some(given) = birth.path.filter(|given| given != path) {
+                panic!("the weight at {path} was made as {given}: build it within the names of the fields it is in");
+            }
             entries.push(ParamEntry {
                 path: path.to_string(),
                 factors: factors(parametrization, &birth.spec, birth.lr, shape, Update::Normalized),
+                update: Update::Normalized,
                 lr: birth.lr,
+                block: birth.spec.layer,
                 spec: birth.spec,
-                block: birth.block,
                 shape: dims,
                 init_std: birth.init_std,
             });
         }));
-        assert!(births.is_empty(), "{} parameters were born and are not in the model", births.len());
+        assert!(births.is_empty(), "{} weights were made and are not in the model", births.len());
         Self { entries, parametrization, shape }
     }
 
-    /// The table for an optimizer of another kind of update; a new table is for
-    /// [`Update::Normalized`].
-    pub fn for_update(mut self, update: Update) -> Self {
+    /// The table for the update that `of` gives for each weight; a new table is for [`Update::Normalized`].
+    pub fn for_updates(mut self, of: impl Fn(&ParamEntry) -> Update) -> Self {
         for entry in &mut self.entries {
-            entry.factors = factors(self.parametrization, &entry.spec, entry.lr, self.shape, update);
+            entry.update = of(entry);
+            entry.factors = factors(self.parametrization, &entry.spec, entry.lr, self.shape, entry.update);
         }
         self
     }

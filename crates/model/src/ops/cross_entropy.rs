@@ -1,4 +1,5 @@
-use crate::fused;
+#[cfg(feature = "flex")]
+use super::fused;
 use burn::tensor::{Int, Tensor, activation};
 
 /// Mean cross-entropy in nats, of shape `[1]`.
@@ -10,6 +11,7 @@ pub fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>, weights: Option
     let rows = batch * time;
     let (logits, targets) = (logits.reshape([rows, vocabulary]), targets.reshape([rows]));
     let weights = weights.map(|weights| weights.reshape([rows]));
+    #[cfg(feature = "flex")]
     if let Some(loss) = fused::cross_entropy(&logits, &targets, weights.as_ref()) {
         return loss;
     }

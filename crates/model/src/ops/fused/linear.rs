@@ -1,5 +1,5 @@
 use super::activation::{apply_in_place, product as elementwise};
-use crate::mlp::Activation;
+use crate::config::Activation;
 use burn::tensor::Tensor;
 use unitgain_kernels::fresh::{Room, fill, written, written_pair};
 use unitgain_kernels::{

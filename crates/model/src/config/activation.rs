@@ -1,14 +1,7 @@
-use crate::fused;
-use crate::linear::{Linear, ScalarBiases};
-use crate::probe::Probe;
-use burn::module::Module;
-use burn::tensor::{Tensor, activation};
 use serde::{Deserialize, Serialize};
 use unitgain_init::gain::{Function, moments};
 use unitgain_kernels::kinks;
-use unitgain_norms::Norm;
 use unitgain_norms::weight::activation_gain;
-use unitgain_residual::times;
 
 /// The MLP's nonlinearity; the gated kinds multiply it with a second projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +56,7 @@ impl Activation {
 
     /// What restores variance 1 behind the activation, for Scaled Weight Standardization. Of a gated one the
     /// mean is 0, so that it is the root of the inverse of E[phi(z)^2].
-    pub(crate) fn gain(self) -> f64 {
+    pub fn gain(self) -> f64 {
         let of = |name| activation_gain(name).unwrap_or(1.0);
         match self {
             Self::Relu => of("relu"),
@@ -76,7 +69,7 @@ impl Activation {
 
     /// What brings `phi(factor z)` to a mean square of 1, z standard normal; of a gated one `phi(factor z)` times another
     /// standard normal number.
-    pub(crate) fn unit_gain(self, factor: f64) -> f64 {
+    pub fn unit_gain(self, factor: f64) -> f64 {
         let phi = match self {
             Self::Relu => Function::Relu,
             Self::Gelu | Self::GeGlu => Function::Gelu,
@@ -84,77 +77,5 @@ impl Activation {
             Self::Silu | Self::SwiGlu => Function::Silu,
         };
         moments(|z| phi.at(factor * z)).second.powf(-0.5)
-    }
-
-    pub(crate) fn forward(self, x: Tensor<2>) -> Tensor<2> {
-        if self.is_watched() {
-            return self.composed(x);
-        }
-        fused::activation(&x, self).unwrap_or_else(|| self.composed(x))
-    }
-
-    fn composed(self, x: Tensor<2>) -> Tensor<2> {
-        match self {
-            Self::Relu => kinks::relu(x),
-            // From erf: the backward pass of burn's gelu is the tanh approximation on some backends.
-            Self::Gelu | Self::GeGlu => x.clone() * ((x / std::f64::consts::SQRT_2).erf() + 1.0) * 0.5,
-            Self::GeluTanh => activation::gelu_approximate(x),
-            Self::Silu | Self::SwiGlu => activation::silu(x),
-        }
-    }
-}
-
-impl Activation {
-    /// `phi(gate) * up`.
-    fn gate(self, gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
-        if self.is_watched() {
-            return self.forward(gate) * up;
-        }
-        match fused::gated(&gate, &up, self) {
-            Some(y) => y,
-            None => self.forward(gate) * up,
-        }
-    }
-}
-
-/// `W_down phi(W_up x)`, or `W_down (phi(W_gate x) * W_up x)` where gated.
-#[derive(Module, Debug)]
-pub(crate) struct Mlp {
-    pub(crate) gate: Option<Linear>,
-    pub(crate) up: Linear,
-    pub(crate) down: Linear,
-    /// Before the down projection.
-    pub(crate) inner_norm: Norm,
-    /// Before the up projection, the activation and the down projection.
-    pub(crate) biases: ScalarBiases,
-    #[module(skip)]
-    pub(crate) activation: Activation,
-    /// What the activation reads, and what it writes, is multiplied by (u-muP).
-    #[module(skip)]
-    pub(crate) unit: Option<[f64; 2]>,
-}
-
-impl Mlp {
-    /// `x` is `[rows, width]`, the rows those of `sequences` sequences.
-    pub(crate) fn forward(&self, x: Tensor<2>, sequences: usize, probe: &dyn Probe) -> Tensor<2> {
-        let x = self.biases.add(0, x);
-        let hidden = match (&self.gate, self.unit) {
-            (gate, Some([before, after])) => {
-                let up = self.up.forward(x.clone(), probe);
-                let hidden = match gate {
-                    Some(gate) => self.activation.gate(times(gate.forward(x, probe), before), up),
-                    None => self.activation.forward(times(up, before)),
-                };
-                times(hidden, after)
-            }
-            (Some(gate), None) => {
-                let gate = self.biases.add(1, gate.forward(x.clone(), probe));
-                self.activation.gate(gate, self.up.forward(x, probe))
-            }
-            (None, None) if self.biases.values.is_empty() => self.up.forward_with(x, Some(self.activation), probe),
-            (None, None) => self.activation.forward(self.biases.add(1, self.up.forward(x, probe))),
-        };
-        let hidden = self.inner_norm.forward_rows(hidden, sequences);
-        self.down.forward(self.biases.add(2, hidden), probe)
     }
 }

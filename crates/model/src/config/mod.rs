@@ -1,42 +1,22 @@
-use crate::axes::BlockConfig;
-use crate::combinations::{self, Rule};
-use crate::embedding::EmbeddingScale;
-use crate::mlp::Activation;
-use crate::position::Position;
-use crate::qk_norm::{AttentionScale, QkNormOver};
-use crate::shorthand;
+//! What a user writes: serde and nothing else. What it means is a [`Plan`](crate::Plan).
+
+mod activation;
+mod attention;
+mod embedding;
+mod position;
+pub mod shorthand;
+
 use serde::{Deserialize, Serialize};
-use std::fmt::Display;
 use unitgain_init::Scheme;
 use unitgain_mup::Parametrization;
 use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
-use unitgain_residual::{Branch, Placement, Position as NormPosition, ScaleConfig};
+use unitgain_residual::{Placement, ScaleConfig};
 
-/// What is wrong with a model's configuration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ModelError {
-    /// One value is out of range, or two values do not fit.
-    #[error("model.{key} = {value}: {problem}")]
-    Value {
-        /// The key below `model`.
-        key: String,
-        /// Its value.
-        value: String,
-        /// What is allowed, and how to fix it.
-        problem: String,
-    },
-    /// Two settings exclude each other (one of [`RULES`](crate::RULES)).
-    #[error("model: {pair} cannot be combined: {reason}. {fix}")]
-    Combination {
-        /// The settings.
-        pair: &'static str,
-        /// Why not.
-        reason: &'static str,
-        /// What to do instead.
-        fix: &'static str,
-    },
-}
+pub use activation::Activation;
+pub use attention::{AttentionScale, QkNormOver};
+pub use embedding::EmbeddingScale;
+pub use position::Position;
 
 /// A model. Every axis is one value; keys that are left out take the defaults given here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -191,86 +171,28 @@ impl Default for ModelConfig {
     }
 }
 
-impl ModelConfig {
-    /// Checks every value and writes out every default but those that each block takes from its placement.
-    ///
-    /// # Errors
-    /// [`ModelError::Value`] names the key, its value, what is allowed and the fix;
-    /// [`ModelError::Combination`] is a rule of [`RULES`](crate::RULES) that refuses.
-    pub fn resolved(&self) -> Result<Self, ModelError> {
-        let mut c = self.clone();
-        c.check_sizes()?;
-        // A head size that is written down is that of every width; one that is left out grows.
-        if let Some(head_dim) = c.head_dim {
-            c.parametrization = c.parametrization.with_constant_head_dim(head_dim);
-        }
-        let head_dim = *c.head_dim.get_or_insert(c.d_model / c.n_heads);
-        c.n_kv_heads.get_or_insert(c.n_heads);
-        c.d_ff.get_or_insert(match c.activation.is_gated() {
-            true => (8 * c.d_model).div_ceil(3).next_multiple_of(8),
-            false => 4 * c.d_model,
-        });
-        c.attention_bias.get_or_insert(c.bias);
-        c.check_values(head_dim)?;
-        c.check_parameters()?;
-        c.check_blocks()?;
-        // Depth is not to be counted a second time.
-        let depth = c.parametrization.base_depth(c.n_layers);
-        c.scale = c.scale.resolved(depth);
-        for block in &mut c.block {
-            block.scale = block.scale.map(|scale| scale.resolved(depth));
-        }
-        c.parametrization = c.parametrization.resolved(c.shape());
-        let asking = c.branches().find(|b| b.placement.embedding_norm()).map(|b| b.norm);
-        c.embedding_norm.get_or_insert(asking.unwrap_or(NormConfig::None {}));
-        let counts_depth = c.branches().any(|b| b.placement.counts_depth() || b.scale.counts_depth());
-        let scheme = *c.init.get_or_insert(match c.parametrization.default_std() {
-            Some(std) => Scheme::Normal { std },
-            None if counts_depth => Scheme::xavier(),
-            None => Scheme::gpt2(),
-        });
-        let is_normalized = c.embedding_norm.is_some_and(|norm| !norm.is_none());
-        let scale = match c.branches().any(|b| b.has_norms() && b.norm.learns_embedding_scale()) {
-            true => EmbeddingScale::Learned { init: None },
-            false if scheme.scales_embedding() && !is_normalized => {
-                EmbeddingScale::Constant { value: (c.parametrization.base_width(c.d_model) as f64).sqrt() }
-            }
-            false => EmbeddingScale::Constant { value: 1.0 },
-        };
-        c.embedding_scale = Some(c.embedding_scale.unwrap_or(scale).resolved(c.parametrization.base_width(c.d_model)));
-        let (qk_norm, per_head_dim) = (c.effective_qk_norm(), c.parametrization.attention_scale(c.shape()));
-        let scale = c.attention_scale.unwrap_or_else(|| AttentionScale::of(&qk_norm));
-        c.attention_scale = Some(scale.resolved(&qk_norm, c.context, per_head_dim));
-        let last = [Branch::Attention, Branch::Mlp].map(|branch| c.axes(c.n_layers - 1, branch));
-        let is_closed = last[1].has_norm_at(NormPosition::OnStream) && !last[1].placement.is_dual();
-        let is_open = last.iter().any(|b| b.placement != Placement::None {}) && !is_closed;
-        c.final_norm.get_or_insert(is_open && !c.norm.is_none());
-        c.check_widths()?;
-        combinations::refused(&c)?;
-        Ok(c)
-    }
-
-    /// Combinations that are allowed but rarely what is meant.
-    ///
-    /// # Errors
-    /// As [`ModelConfig::resolved`].
-    pub fn warnings(&self) -> Result<Vec<&'static Rule>, ModelError> {
-        Ok(combinations::warned(&self.resolved()?))
-    }
-}
-
-pub(crate) fn value(key: &str, value: impl Display, problem: impl Into<String>) -> ModelError {
-    ModelError::Value { key: key.into(), value: short(&value.to_string()), problem: problem.into() }
-}
-
-/// Digits of the largest whole number.
-const LONGEST_NUMBER: usize = 20;
-
-/// A value as a message shows it: a number with more digits than the largest whole number in exponent form (1e300 has 301
-/// digits), anything else as it is.
-pub fn short(value: &str) -> String {
-    match value.parse::<f64>() {
-        Ok(x) if value.len() > LONGEST_NUMBER => format!("{x:e}"),
-        Ok(_) | Err(_) => value.into(),
-    }
+/// Placement, norm or scale of some blocks.
+///
+/// ```toml
+/// [[model.block]]
+/// range = [0, 4]
+/// placement = "post_norm"
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlockConfig {
+    /// First block, counted from 0, and the one after the last.
+    pub range: [usize; 2],
+    /// Default: that of the model.
+    #[serde(default, deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+    /// Default: `placement` of this range if it is given, else that of the model.
+    #[serde(default, deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
+    pub mlp_placement: Option<Placement>,
+    /// Default: that of the model.
+    #[serde(default, deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
+    pub norm: Option<NormConfig>,
+    /// Default: that of the model.
+    #[serde(default, deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
+    pub scale: Option<ScaleConfig>,
 }

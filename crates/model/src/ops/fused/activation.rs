@@ -1,4 +1,4 @@
-use crate::mlp::Activation;
+use crate::config::Activation;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 use unitgain_kernels::fresh::{Room, fill};
@@ -8,11 +8,17 @@ use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, empty, run, shape,
 
 /// `phi(x)`.
 pub(crate) fn activation<const D: usize>(x: &Tensor<D>, kind: Activation) -> Option<Tensor<D>> {
+    if kind.is_watched() {
+        return None;
+    }
     Some(run(Phi(kind), [Native::of(x)?]))
 }
 
 /// `phi(gate) * up`.
 pub(crate) fn gated<const D: usize>(gate: &Tensor<D>, up: &Tensor<D>, kind: Activation) -> Option<Tensor<D>> {
+    if kind.is_watched() {
+        return None;
+    }
     Some(run(Gated(kind), [Native::of(gate)?, Native::of(up)?]))
 }
 

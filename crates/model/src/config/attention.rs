@@ -1,0 +1,81 @@
+use serde::{Deserialize, Serialize};
+use unitgain_norms::NormConfig;
+use unitgain_residual::{FACTOR, is_factor};
+
+/// What `qk_norm` normalizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QkNormOver {
+    /// Each head on its own (arXiv:2302.05442, Qwen 3, Gemma 3).
+    #[default]
+    Head,
+    /// All heads of a token together, before they are split (arXiv:2501.00656).
+    Width,
+}
+
+/// What the attention logits `q.k` are multiplied by.
+///
+/// ```toml
+/// attention_scale = { kind = "learned", init = 10.0 }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum AttentionScale {
+    /// `1 / sqrt(head_dim)` (arXiv:1706.03762, eq. 1), or what the parametrization has in its place.
+    HeadDim {},
+    /// A number. A number alone stands for it.
+    Constant {
+        /// Required.
+        value: f64,
+    },
+    /// A learned scalar g of each block, the inverse of a temperature (arXiv:2010.04245, eq. 4), or one of each of its
+    /// query heads (arXiv:2111.09883, section 3.2).
+    Learned {
+        /// Its first value. Default with `l2_norm` `log2(T^2 - T)`, T the context, as the authors start for
+        /// sequences of that length; with others what `head_dim` is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        init: Option<f64>,
+        /// Whether each query head has its own. Default false.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        per_head: bool,
+    },
+}
+
+impl From<f64> for AttentionScale {
+    fn from(value: f64) -> Self {
+        Self::Constant { value }
+    }
+}
+
+impl AttentionScale {
+    /// The default that goes with a norm of queries and keys.
+    pub(crate) fn of(qk_norm: &NormConfig) -> Self {
+        match qk_norm {
+            NormConfig::L2Norm { .. } => Self::Learned { init: None, per_head: false },
+            _ => Self::HeadDim {},
+        }
+    }
+
+    /// First value of a learned scale beside a norm of queries and keys; `of_head_dim` is what `head_dim` stands for.
+    pub(crate) fn start(qk_norm: &NormConfig, context: usize, of_head_dim: f64) -> f64 {
+        // Below 3 tokens the logarithm is not above 1.
+        let t = context.max(3) as f64;
+        match qk_norm {
+            NormConfig::L2Norm { .. } => (t * t - t).log2(),
+            _ => of_head_dim,
+        }
+    }
+
+    /// What is wrong with the settings, if anything.
+    pub(crate) fn check(self) -> Result<(), String> {
+        match self {
+            Self::Constant { value } if !(value > 0.0 && is_factor(value)) => {
+                Err(format!("value = {value} must be {FACTOR} and positive"))
+            }
+            Self::Learned { init: Some(init), .. } if !(init > 0.0 && is_factor(init)) => {
+                Err(format!("init = {init} must be {FACTOR} and positive"))
+            }
+            Self::HeadDim {} | Self::Constant { .. } | Self::Learned { .. } => Ok(()),
+        }
+    }
+}

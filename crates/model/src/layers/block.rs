@@ -1,0 +1,62 @@
+use super::attention::Attention;
+use super::mlp::Mlp;
+use super::pass::{BlockCache, Pass};
+use crate::plan::BlockPlan;
+use crate::weights::Builder;
+use burn::module::{Module, Param};
+use burn::nn::{Dropout, DropoutConfig};
+use burn::tensor::Tensor;
+use unitgain_residual::{Residual, Stream};
+
+/// Attention and MLP, each joined to the stream by its residual connection.
+#[derive(Module, Debug)]
+pub struct Block {
+    around_attention: Residual,
+    attention: Attention,
+    around_mlp: Residual,
+    mlp: Mlp,
+    /// What both branches are multiplied by, where they share it.
+    shared_scale: Option<Param<Tensor<1>>>,
+    dropout: Dropout,
+}
+
+impl Block {
+    /// A block as it is planned, within its place in the model
+    /// ([`Builder::within_block`](crate::weights::Builder::within_block)).
+    pub fn new(plan: &BlockPlan, builder: &mut Builder<'_>) -> Self {
+        Self {
+            around_attention: builder.residual(&plan.attention.branch),
+            attention: builder.within("attention", |builder| Attention::new(&plan.attention, builder)),
+            around_mlp: builder.residual(&plan.mlp.branch),
+            mlp: builder.within("mlp", |builder| Mlp::new(&plan.mlp, builder)),
+            shared_scale: plan.shares_scale.then(|| builder.scalar(0.0, 1.0)),
+            dropout: DropoutConfig::new(plan.dropout).init(),
+        }
+    }
+
+    /// The same block with another probability of dropout.
+    pub(crate) fn set_dropout(&mut self, dropout: &Dropout) {
+        self.dropout = dropout.clone();
+    }
+
+    /// The stream behind the block. With a cache, the stream holds the tokens after those in it.
+    pub fn forward(&self, stream: Stream, pass: Pass<'_>, cache: Option<&mut BlockCache>) -> Stream {
+        let Pass { block, precision, probe, .. } = pass;
+        let sequences = stream.sequences;
+        let written = |y: Tensor<2>| {
+            let y = self.dropout.forward(precision.leave(y));
+            match &self.shared_scale {
+                Some(alpha) => y * alpha.val().unsqueeze(),
+                None => y,
+            }
+        };
+        let attention = |x| written(self.attention.forward(precision.enter(x), sequences, pass, cache));
+        let mlp = |x| written(self.mlp.forward(precision.enter(x), sequences, probe));
+        let seen = |branch, y| probe.branch(block, branch, y);
+        if self.around_attention.placement().is_parallel() {
+            return self.around_attention.forward_parallel(stream, attention, &self.around_mlp, mlp, &seen);
+        }
+        let stream = self.around_attention.forward_seen(stream, attention, &seen);
+        self.around_mlp.forward_seen(stream, mlp, &seen)
+    }
+}

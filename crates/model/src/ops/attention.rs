@@ -1,0 +1,43 @@
+#[cfg(feature = "flex")]
+use super::fused;
+use super::precision::{cast, like};
+use burn::tensor::ops::AttentionModuleOptions;
+use burn::tensor::{Bool, DType, Tensor, activation, module};
+
+/// `softmax(cap(scale q k^T)) v` of `q`, `[batch, time, heads, head_dim]`, and `k` and `v`, `[batch, time, kv_heads,
+/// head_dim]`, in the layout of `q`; `cap(z) = softcap tanh(z / softcap)`, and `softcap` 0 is none. Queries are the last of
+/// the times that the keys have.
+pub(crate) fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, scale: f64, softcap: f64) -> Tensor<4> {
+    #[cfg(feature = "flex")]
+    if let Some(y) = fused::attention(&q, &k, &v, scale, softcap) {
+        return y;
+    }
+    let options =
+        AttentionModuleOptions { scale: Some(scale), softcap: (softcap > 0.0).then_some(softcap), is_causal: true };
+    let heads = q.dims()[2];
+    let [q, k, v] = [q, k, v].map(|x| x.swap_dims(1, 2));
+    let (k, v) = (per_query(k, heads), per_query(v, heads));
+    if q.dtype() == DType::F32 {
+        return module::attention(q, k, v, None, None, options).swap_dims(1, 2);
+    }
+    // The softmax of a low precision, which burn's own attention takes in that precision, is taken in f32.
+    let ([.., queries, _], [.., keys, _]) = (q.dims(), k.dims());
+    let logits = cast(q.clone().matmul(k.transpose()), DType::F32) * scale;
+    let logits = match options.softcap {
+        Some(cap) => (logits / cap).tanh() * cap,
+        None => logits,
+    };
+    let later = Tensor::<2, Bool>::tril_mask([queries, keys], (keys - queries) as i64, &q.device());
+    let weights = activation::softmax(logits.mask_fill(later.unsqueeze(), f32::NEG_INFINITY), 3);
+    like(weights, &q).matmul(v).swap_dims(1, 2)
+}
+
+/// `[batch, kv_heads, time, head_dim]` with each head repeated for the queries of its group.
+fn per_query(x: Tensor<4>, heads: usize) -> Tensor<4> {
+    let [batch, kv_heads, time, head_dim] = x.dims();
+    if heads == kv_heads {
+        return x;
+    }
+    let group = heads / kv_heads;
+    x.unsqueeze_dim::<5>(2).expand([batch, kv_heads, group, time, head_dim]).reshape([batch, heads, time, head_dim])
+}

@@ -1,0 +1,64 @@
+//! Keys that decide nothing, because of what another key is.
+
+use super::{BranchPlan, Plan};
+use crate::config::{AttentionScale, ModelConfig, Position};
+use unitgain_init::Scheme;
+use unitgain_residual::{Branch, Position as NormPosition};
+
+/// A key whose value changes no number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idle {
+    /// The key below `model`, as `norm` or `block.0.norm`.
+    pub key: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl ModelConfig {
+    /// The keys that change no number of the model of `plan`, which is this configuration's, whatever their values are.
+    pub fn idle(&self, plan: &Plan) -> Vec<Idle> {
+        let mut found = Vec::new();
+        let mut add = |key: &str, is_idle: bool, reason: &str| {
+            if is_idle {
+                found.push(Idle { key: key.into(), reason: reason.into() });
+            }
+        };
+        let block = |branch: &BranchPlan| self.of_block(branch.site.layer);
+        let all = |test: &dyn Fn(&BranchPlan) -> bool| plan.branches().all(test);
+
+        let has_own = |branch: &BranchPlan| block(branch).is_some_and(|b| b.norm.is_some());
+        let reason = match plan.branches().any(BranchPlan::asks_for_norm) {
+            true => "every block that has a norm has its own from [[model.block]], and there is no final norm",
+            false => "no placement asks for a norm there, and there is no final norm",
+        };
+        add("norm", !plan.final_norm && all(&|branch| has_own(branch) || !branch.asks_for_norm()), reason);
+        let covered = "every block has its own from [[model.block]]";
+        let is_mlp = |branch: &BranchPlan| branch.site.branch == Branch::Mlp;
+        let is_own = |branch: &BranchPlan| {
+            block(branch).is_some_and(|b| b.placement.is_some() || is_mlp(branch) && b.mlp_placement.is_some())
+        };
+        let has_other = self.mlp_placement.is_some();
+        add("placement", all(&|branch| is_own(branch) || is_mlp(branch) && has_other), covered);
+        add("mlp_placement", has_other && all(&|branch| !is_mlp(branch) || is_own(branch)), covered);
+        add("scale", all(&|branch| block(branch).is_some_and(|b| b.scale.is_some())), covered);
+        for (i, own) in self.block.iter().enumerate() {
+            let within = |branch: &&BranchPlan| (own.range[0]..own.range[1]).contains(&branch.site.layer);
+            let asks = plan.branches().filter(within).any(BranchPlan::asks_for_norm);
+            let key = format!("block.{i}.norm");
+            add(&key, own.norm.is_some() && !asks, "no placement asks for a norm in these blocks");
+        }
+
+        let head_dim = plan.shape.head_dim;
+        let is_rope = matches!(plan.position, Position::Rope { .. });
+        add("position.theta", is_rope && head_dim == 2, "a head of 2 entries turns by one frequency, which is 1");
+        let is_counted = matches!(self.attention_scale, None | Some(AttentionScale::HeadDim {}))
+            || matches!(self.attention_scale, Some(AttentionScale::Learned { init: None, .. }));
+        add("parametrization.base_head_dim", !is_counted, "attention_scale does not count the size of a head");
+        let is_zero = plan.init.zeroes_writers();
+        let no_gain = all(&|b| !b.has_norm_at(NormPosition::AfterBranch) && !b.has_norm_at(NormPosition::OnStream));
+        add("zero_writers", plan.zero_writers && is_zero && no_gain, "init draws those weights as 0");
+        let is_zero = matches!(plan.init, Scheme::Fixup { .. });
+        add("zero_readout", plan.zero_readout && is_zero, "init draws the head as 0");
+        found
+    }
+}

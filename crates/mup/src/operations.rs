@@ -1,0 +1,86 @@
+//! The factors of operations that are not those of one weight.
+
+use crate::{Factors, Parametrization, Shape, Update};
+use unitgain_init::Spec;
+
+/// What adds the position of a token to its embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// A learned table, drawn as the embedding is.
+    Learned,
+    /// Sines and cosines, of mean square 1/2.
+    Fixed,
+    /// Nothing.
+    None,
+}
+
+/// The factors of a residual connection: `after (x + gain f(x))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BranchFactors {
+    /// Multiplier of the branch.
+    pub gain: f64,
+    /// Multiplier of the sum.
+    pub after: f64,
+    /// Whether the gradient of the branch is multiplied by `gain * after` where the branch begins, and not where it ends
+    /// (arXiv:2407.17465, appendix F).
+    pub delayed: bool,
+}
+
+impl Parametrization {
+    /// What the embedding of a token, whose weight is `embedding`, and that of its position are multiplied by before they
+    /// are added. Under u-muP the sum has size 1.
+    pub fn inputs(self, embedding: &Spec, shape: Shape, positions: Positions) -> [f64; 2] {
+        let Factors { forward, .. } = self.factors(embedding, shape, Update::Normalized);
+        match (self, positions) {
+            (Self::UMup(_), Positions::Learned) => [0.5f64.sqrt(); 2],
+            (Self::UMup(_), Positions::Fixed) => [0.5f64.sqrt(), 1.0],
+            (_, Positions::Fixed) => [forward, 1.0],
+            (_, Positions::Learned | Positions::None) => [forward; 2],
+        }
+    }
+
+    /// What attention logits `q.k` are multiplied by: `sqrt(base_head_dim) / head_dim`, which is `1 / sqrt(head_dim)` without a
+    /// base model, and `attention / head_dim` under u-muP.
+    pub fn attention_logits(self, shape: Shape) -> f64 {
+        let head_dim = shape.head_dim as f64;
+        if let Self::UMup(unit) = self {
+            return unit.attention / head_dim;
+        }
+        let base_head_dim = self.resolved(shape).base().and_then(|base| base.head_dim).unwrap_or(head_dim);
+        (base_head_dim / head_dim).sqrt() / head_dim.sqrt()
+    }
+
+    /// What attention's average of values over `time` tokens is multiplied by: 1, but under u-muP 1 over its size.
+    pub fn attention_output(self, shape: Shape, time: usize) -> f64 {
+        match self.unit_scaling() {
+            Some(unit) => 1.0 / unit.attention_size(shape.head_dim, time),
+            None => 1.0,
+        }
+    }
+
+    /// What the input of an MLP's activation and its output are multiplied by: 1, but under u-muP its own multiplier and what
+    /// brings the output to size 1, which `unit_gain` gives for a multiplier of a standard normal input.
+    pub fn activation(self, unit_gain: impl FnOnce(f64) -> f64) -> [f64; 2] {
+        match self.unit_scaling() {
+            Some(unit) => [unit.activation, unit_gain(unit.activation)],
+            None => [1.0; 2],
+        }
+    }
+
+    /// How branch `index` (from 0; even ones are attention) of `layers` blocks is joined to the stream.
+    pub fn branch(self, index: usize, layers: usize) -> BranchFactors {
+        match self.unit_scaling() {
+            Some(unit) => {
+                let tau = unit.tau(index, layers);
+                BranchFactors { gain: tau, after: (1.0 + tau * tau).powf(-0.5), delayed: true }
+            }
+            None => BranchFactors { gain: self.branch_multiplier(layers), after: 1.0, delayed: false },
+        }
+    }
+
+    /// Whether weights and activations are of size 1 by the factors of operations, as under u-muP: every weight is drawn from
+    /// N(0, 1), the residual connection is its own, and learning rates are of size 1.
+    pub fn is_unit_scaled(self) -> bool {
+        self.unit_scaling().is_some()
+    }
+}
