@@ -6,7 +6,8 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_model::weights::of as weights;
-use unitgain_model::{ModelConfig, NormConfig, Placement, Role, ScaleConfig, Transformer, Update, cross_entropy};
+use unitgain_model::{ModelConfig, NormConfig, Placement, Role, ScaleConfig, Spec, Transformer, Update, cross_entropy};
+use unitgain_train::optim::{Moved, Rates, Weight};
 use unitgain_train::{ClipConfig, Gradients, Optimizer, OptimizerConfig, Trainer, clip, read_rows};
 
 /// Matrices only: burn's optimizers decay every parameter.
@@ -31,7 +32,7 @@ fn compare(ours: OptimizerConfig, mut theirs: ModuleOptimizer, lr: f64) {
     let device = Device::flex().autodiff();
     let (mut a, table) = matrices().build(1, &device).unwrap();
     let (mut b, _) = matrices().build(1, &device).unwrap();
-    let mut optimizer = Optimizer::new(ours, &table);
+    let (mut optimizer, table) = Optimizer::new(ours, table);
     for step in 0..20 {
         let gradients = Gradients::backward(&loss(&a, step, &device), &a);
         a = optimizer.step(a, &table, gradients, lr);
@@ -201,13 +202,17 @@ fn steps_of(case: &Case) {
             0.0
         }
     };
-    let mut rule = unitgain_train::optim::Rule::new(config);
-    let mut w = flat(case.array("p0").f32());
+    let rule = config.rule(Role::MlpIn);
+    let (mut values, mut states) = (flat(case.array("p0").f32()), Vec::new());
+    let shape = values.dims();
+    let spec = Spec { role: Role::MlpIn, fan_in: 1.0, fan_out: 1.0, layers: 1, layer: Some(0), width: 1.0 };
     assert_eq!(case.size("steps"), count(case, "g"), "{}: steps", case.name);
     for t in 0..case.size("steps") {
-        w = rule.step(w, flat(case.array(&format!("g{t}")).f32()), lr, weight_decay, eps);
+        let rates = Rates { lr, decay: weight_decay, eps };
+        let weight = Weight { values, shape: &shape, spec: &spec, time: t + 1, rates, states };
+        Moved { values, states } = rule.step(weight, flat(case.array(&format!("g{t}")).f32()).into());
         let key = format!("p{}", t + 1);
-        case.close(&key, &key, &host(w.clone()), &case.array(&key).values);
+        case.close(&key, &key, &host(values.clone()), &case.array(&key).values);
     }
 }
 

@@ -7,7 +7,6 @@
 use crate::data::Tokenizer;
 use crate::files::{self, write_atomically};
 use crate::folder::{self, CHECKPOINTS};
-use crate::optim::State;
 use crate::{Digest, Divergence, Error, Record, RunConfig, Task, Trainer, read};
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
@@ -105,15 +104,10 @@ pub fn save(folder: &Path, trainer: &Trainer, position: &Position, config: &RunC
     for (path, shape, values) in weights::of(&trainer.model) {
         tensors.insert(format!("model.{path}"), (shape, bytes(&values)));
     }
-    for (entry, state) in trainer.table.iter().zip(trainer.optimizer.state()) {
-        let Some(State { first, second }) = state else { continue };
-        let mut insert = |slot: &str, tensor: &Tensor<1>| {
-            let values = host(tensor.clone());
-            tensors.insert(format!("optimizer.{slot}.{}", entry.path), (vec![values.len()], bytes(&values)));
-        };
-        insert("first", first);
-        if let Some(second) = second {
-            insert("second", second);
+    for (entry, (names, states)) in trainer.table.iter().zip(trainer.optimizer.states()) {
+        for (name, state) in names.iter().zip(states) {
+            let values = host(state.clone());
+            tensors.insert(format!("optimizer.{name}.{}", entry.path), (vec![values.len()], bytes(&values)));
         }
     }
     let path = folder.join(format!("step_{:08}.safetensors", position.step));
@@ -370,18 +364,12 @@ impl Checkpoint {
                 }
             }
         };
-        let has_second = trainer.optimizer.config().has_second();
-        let mut state = Vec::new();
+        let mut states = Vec::new();
         // An optimizer that has made no update remembers nothing.
-        let is_fresh = self.position.updates() == 0;
-        for entry in &trainer.table {
-            if is_fresh || !entry.role().is_trainable() {
-                state.push(None);
-                continue;
-            }
-            let first = slot("first", &entry.path, entry.elements());
-            let second = if has_second { slot("second", &entry.path, entry.elements()) } else { None };
-            state.push(first.map(|first| State { first, second }));
+        let remembers = self.position.updates() > 0;
+        for (entry, (names, _)) in trainer.table.iter().zip(trainer.optimizer.states()) {
+            let names = if remembers && entry.role().is_trainable() { names } else { &[] };
+            states.push(names.iter().filter_map(|name| slot(name, &entry.path, entry.elements())).collect());
         }
         if used + trainer.table.entries().len() != self.tensors.len() {
             problems.push(format!(
@@ -393,7 +381,7 @@ impl Checkpoint {
         if !problems.is_empty() {
             return Err(Error::Checkpoint { path: self.path.clone(), problem: shortened(&problems) });
         }
-        trainer.optimizer.restore(self.position.updates(), state);
+        trainer.optimizer.restore(self.position.updates(), states);
         Ok(trainer)
     }
 }

@@ -1,7 +1,6 @@
 //! Adam's update and the squares of gradients on the CPU backend, one pass over memory each. `None` means:
 //! compose it.
 
-use crate::optim::State;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
 use rayon::prelude::*;
@@ -59,20 +58,24 @@ pub(crate) struct Adam {
     pub(crate) time: i32,
 }
 
-/// Whether [`adam`] can take a parameter with this gradient and state.
-pub(crate) fn takes(g: &Tensor<1>, state: Option<&State>) -> bool {
-    let is_adams = state.is_none_or(|state| state.second.is_some());
-    is_adams && matches!(Native::of(g), Some(Native::Plain(_)))
+/// Whether [`adam`] can take a parameter with this gradient.
+pub(crate) fn takes(g: &Tensor<1>) -> bool {
+    matches!(Native::of(g), Some(Native::Plain(_)))
 }
 
-/// The update of a flat weight by a flat gradient times `factor`, in the buffers of weight and state unless
-/// something else holds them too.
-pub(crate) fn adam(adam: Adam, w: Tensor<1>, g: Tensor<1>, factor: f32, state: Option<State>) -> (Tensor<1>, State) {
+/// The update of a flat weight by a flat gradient times `factor`, with its averages, in the buffers of weight and averages
+/// unless something else holds them too.
+pub(crate) fn adam(
+    adam: Adam,
+    w: Tensor<1>,
+    g: Tensor<1>,
+    factor: f32,
+    states: Vec<Tensor<1>>,
+) -> (Tensor<1>, Vec<Tensor<1>>) {
     let n = w.dims()[0];
-    let (first, second) = match state {
-        Some(State { first, second: Some(second) }) => (own(first), own(second)),
-        Some(State { second: None, .. }) | None => (tensor(vec![0.0; n], &[n]), tensor(vec![0.0; n], &[n])),
-    };
+    let mut states = states.into_iter().map(own);
+    let mut next = || states.next().unwrap_or_else(|| tensor(vec![0.0; n], &[n]));
+    let (first, second) = (next(), next());
     let (mut w, mut first, mut second) = (own(w), first, second);
     let g = own(g);
     let rates = Rates::new(adam, factor);
@@ -84,7 +87,7 @@ pub(crate) fn adam(adam: Adam, w: Tensor<1>, g: Tensor<1>, factor: f32, state: O
         .zip(slice(&g).par_chunks(size))
         .for_each(|(((w, first), second), g)| update(&rates, w, first, second, g));
     let [w, first, second] = [w, first, second].map(Tensor::from_primitive::<Flex>);
-    (w, State { first, second: Some(second) })
+    (w, vec![first, second])
 }
 
 /// A tensor whose buffer holds its elements and nothing else.

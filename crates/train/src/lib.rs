@@ -53,7 +53,7 @@ pub use metrics::{Record, Summary};
 pub use optim::{Optimizer, OptimizerConfig, WeightDecay};
 pub use run::{Event, OnEvent, Start, train};
 pub use schedule::ScheduleConfig;
-pub use step::{HostRow, Row, Trainer, read_rows};
+pub use step::{HostRow, Measurement, Row, Trainer, loss, read_rows};
 
 /// Version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

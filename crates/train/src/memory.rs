@@ -259,7 +259,7 @@ impl Need {
             );
             [part(each * hidden, key, what, fix), of_tables]
         };
-        let states = if config.optimizer.has_second() { 2.0 } else { 1.0 };
+        let states = config.optimizer.most_states() as f64;
         let mut always = vec![blocks];
         always.extend(weights(FLOAT * (1.0 + states), "weights and the optimizer's averages"));
         always.extend(sizes.data(config));
@@ -589,7 +589,7 @@ mod tests {
         };
         assert_eq!(message(&[]), "");
         for (settings, expected) in [
-            (&["model.n_layers=1000000", "model.d_model=8"][..], "model.n_layers: 1000000: a run takes about"),
+            (&["model.n_layers=60000", "model.d_model=8"][..], "model.n_layers: 60000: a run takes about"),
             (&["train.batch_size=1048576", "model.context=16"], "train.batch_size: 1048576: "),
             (&["model.d_model=16384", "model.n_layers=1"], "model.d_model: 16384: "),
             (&["train.batch_size=1", "model.context=1048576"], "model.context: 1048576: "),

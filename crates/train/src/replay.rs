@@ -5,14 +5,14 @@ use crate::divergence::{Action, Divergence};
 use crate::folder::CHECKPOINTS;
 use crate::run::lr;
 use crate::signal::attention_logits;
-use crate::{Batch, Error, Gradients, RunConfig, Summary, Trainer, calibrate, device, metrics, read_rows};
+use crate::{Batch, Error, Gradients, RunConfig, Summary, Trainer, calibrate, device, loss, metrics, read_rows};
 use burn::module::ParamId;
 use burn::tensor::Tensor;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
-use unitgain_model::{Branch, ParamTable, Point, Probe, cross_entropy, weights};
+use unitgain_model::{Branch, ParamTable, Point, Probe, weights};
 
 /// The part of a step that a number belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -219,7 +219,6 @@ fn looked(
 /// Looks at the forward and the backward pass of a micro-batch.
 fn look_at(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<Look>) {
     let plain = trainer.device().clone();
-    let (tokens, targets) = batch.tensors(&plain);
     let seen = Seen {
         table: &trainer.table,
         paths: calibrate::paths(&trainer.model),
@@ -227,7 +226,7 @@ fn look_at(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<Look>
         looks: RefCell::default(),
         leaves: RefCell::default(),
     };
-    let loss = cross_entropy(trainer.model.forward_probed(tokens, &seen), targets, batch.weights(&plain));
+    let loss = loss(&trainer.model, batch, &plain, &seen);
     looks.extend(seen.looks.take());
     looks.push(looked(Pass::Forward, None, None, "loss".into(), host(loss.clone().inner()).into_iter()));
     let mut graph = loss.backward();

@@ -2,12 +2,12 @@
 //! by block, before it is trained or after.
 
 use crate::checkpoint::Checkpoint;
-use crate::{Error, Gradients, RunConfig, Task, Trainer, calibrate, device};
+use crate::{Error, Gradients, RunConfig, Task, Trainer, calibrate, device, loss};
 use burn::tensor::{Bool, FloatDType, Tensor, activation};
 use serde::Serialize;
 use std::cell::RefCell;
 use unitgain_init::matrix::singular_values;
-use unitgain_model::{Branch, ParamEntry, Point, Probe, cross_entropy, weights};
+use unitgain_model::{Branch, ParamEntry, Point, Probe, weights};
 
 /// What one block does.
 #[derive(Clone, Debug, Serialize)]
@@ -165,10 +165,8 @@ fn measured(config: &RunConfig, task: &Task, trainer: Trainer, step: usize, spec
     let plain = trainer.device().clone();
     let trainer = trainer.with_dropout(0.0);
     let batch = task.batch(config.seed, 1, 0..config.train.batch_size);
-    let (tokens, targets) = batch.tensors(&plain);
     let seen = Seen { softcap: config.model.attention_softcap, ..Seen::default() };
-    let logits = trainer.model.forward_probed(tokens, &seen);
-    let loss = cross_entropy(logits, targets, batch.weights(&plain));
+    let loss = loss(&trainer.model, &batch, &plain, &seen);
     let value = f64::from(loss.clone().into_scalar::<f32>());
     let mut graph = loss.backward();
     let squares = Gradients::taken(&mut graph, &trainer.model).squares(&plain);

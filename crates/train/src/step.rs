@@ -1,16 +1,17 @@
 use crate::data::Batch;
 use crate::{ClipConfig, Gradients, Optimizer, OptimizerConfig, RunConfig};
-use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use std::time::{Duration, Instant};
 use unitgain_init::sample;
-use unitgain_model::{ModelConfig, ModelError, ParamTable, Point, Precision, Transformer, cross_entropy};
+use unitgain_model::{
+    LanguageModel, ModelConfig, ModelError, Observe, ParamTable, Point, Precision, Probe, Transformer, cross_entropy,
+};
 
 /// A model with its optimizer: what one step needs.
 #[derive(Clone, Debug)]
-pub struct Trainer {
+pub struct Trainer<M = Transformer> {
     /// The model, on the autodiff device.
-    pub model: Transformer,
+    pub model: M,
     /// Its parameters, with the factors for this optimizer.
     pub table: ParamTable,
     /// The optimizer.
@@ -23,6 +24,17 @@ pub struct Trainer {
     device: Device,
     /// Time spent so far, per part.
     pub(crate) clock: Clock,
+}
+
+/// What a step knows before anything moves; all of it is on the device.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// Mean loss of the batches, of shape `[1]`.
+    pub loss: Tensor<1>,
+    /// Mean gradient of every parameter.
+    pub gradients: Gradients,
+    /// Mean square of the scaled stream after each block, if it was observed.
+    stream: Vec<Tensor<1>>,
 }
 
 /// Where the time goes. On an asynchronous device these are the times to enqueue.
@@ -102,10 +114,8 @@ impl Trainer {
         device: &Device,
     ) -> Result<Self, ModelError> {
         let dropout = model.dropout > 0.0;
-        let (model, table) = model.build(seed, &device.clone().autodiff())?;
-        let table = table.for_updates(|_| optimizer.update());
-        let optimizer = Optimizer::new(optimizer, &table);
-        Ok(Self { model, table, optimizer, clip, seed, dropout, device: device.clone(), clock: Clock::default() })
+        let built = model.build(seed, &device.clone().autodiff())?;
+        Ok(Self { dropout, ..Self::of_model(built, optimizer, clip, seed, device) })
     }
 
     /// The trainer that a resolved configuration asks for, on the autodiff side of `device`.
@@ -126,59 +136,82 @@ impl Trainer {
     pub(crate) fn with_dropout(self, dropout: f64) -> Self {
         Self { model: self.model.with_dropout(dropout), ..self }
     }
+}
+
+impl<M: LanguageModel> Trainer<M> {
+    /// A trainer of any model, built on the autodiff side of `device` (a plain device) with its table
+    /// ([`Builder::finish`](unitgain_model::weights::Builder::finish)). The masks of a dropout follow from `seed`.
+    pub fn of_model(
+        (model, table): (M, ParamTable),
+        optimizer: OptimizerConfig,
+        clip: ClipConfig,
+        seed: u64,
+        device: &Device,
+    ) -> Self {
+        let (optimizer, table) = Optimizer::new(optimizer, table);
+        Self { model, table, optimizer, clip, seed, dropout: true, device: device.clone(), clock: Clock::default() }
+    }
 
     /// One update from `batches`, the micro-batches of a step, at the scheduled learning rate `lr`.
     /// Their gradients are averaged. With `observe` the row also holds the rms of the stream.
+    ///
+    /// # Panics
+    /// If there is no batch.
     pub fn step(mut self, batches: &[Batch], lr: f64, observe: bool) -> (Self, Row) {
+        let measured = self.measure(batches, observe);
+        self.update(measured, lr)
+    }
+
+    /// The loss and the gradients of `batches`, averaged: a step without its update.
+    ///
+    /// # Panics
+    /// If there is no batch.
+    pub fn measure(&mut self, batches: &[Batch], observe: bool) -> Measurement {
         let share = 1.0 / batches.len() as f64;
-        let mut total: Option<(Gradients, Tensor<1>, Vec<Tensor<1>>)> = None;
+        let mut total: Option<Measurement> = None;
         for (micro, batch) in batches.iter().enumerate() {
             let started = Instant::now();
             self.seed_dropout(micro);
             let mut stream = Vec::new();
-            let (tokens, targets) = batch.tensors(&self.device);
-            let logits = self.model.forward_observed(tokens, &mut |point, x| {
+            let mut look = |point, x: &Tensor<2>| {
                 if observe && matches!(point, Point::Block(_)) {
                     stream.push((x.clone().inner() * STREAM_SCALE).square().mean() * share);
                 }
-            });
-            let loss = cross_entropy(logits, targets, batch.weights(&self.device)) * share;
+            };
+            let loss = loss(&self.model, batch, &self.device, &Observe::new(&mut look)) * share;
             let forward = Instant::now();
             let gradients = Gradients::backward(&loss, &self.model);
             let loss = loss.inner();
             self.clock.forward += forward - started;
             self.clock.backward += forward.elapsed();
+            let own = Measurement { loss, gradients, stream };
             total = Some(match total {
-                Some((sum, losses, squares)) => {
-                    (sum.plus(gradients), losses + loss, squares.into_iter().zip(stream).map(|(a, b)| a + b).collect())
-                }
-                None => (gradients, loss, stream),
+                Some(sum) => sum.plus(own),
+                None => own,
             });
         }
-        let Some((gradients, loss, stream)) = total else { unreachable!("a step has at least one micro-batch") };
+        total.unwrap_or_else(|| panic!("a step needs at least one batch"))
+    }
 
+    /// Moves the model along what was measured.
+    pub fn update(self, Measurement { loss, gradients, stream }: Measurement, lr: f64) -> (Self, Row) {
         let started = Instant::now();
         let squares = gradients.squares(&self.device);
         let (gradients, clipped) = self.clip.apply(gradients, squares.clone(), &self.model, &self.table);
-        let Self { model, table, mut optimizer, .. } = self;
+        let Self { model, table, mut optimizer, mut clock, .. } = self;
         let parameters = table.entries().len();
         let model = optimizer.step(model, &table, gradients, lr);
-        self = Self { model, table, optimizer, ..self };
-        self.clock.optimizer += started.elapsed();
+        clock.optimizer += started.elapsed();
         let values = Tensor::cat([vec![loss, clipped, squares], stream].concat(), 0);
-        (self, Row { values, parameters })
+        (Self { model, table, optimizer, clock, ..self }, Row { values, parameters })
     }
 
     /// Mean loss over the asked tokens of `batches`, with dropout off and without a graph; one device read. NaN for no
     /// token.
     pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> f32 {
         let model = self.model.valid();
-        let (losses, asked): (Vec<Tensor<1>>, Vec<f64>) = batches
-            .map(|batch| {
-                let (tokens, targets) = batch.tensors(&self.device);
-                (cross_entropy(model.forward(tokens), targets, batch.weights(&self.device)), batch.asked())
-            })
-            .unzip();
+        let (losses, asked): (Vec<Tensor<1>>, Vec<f64>) =
+            batches.map(|batch| (loss(&model, &batch, &self.device, &()), batch.asked())).unzip();
         if losses.is_empty() {
             return f32::NAN;
         }
@@ -201,6 +234,23 @@ impl Trainer {
             self.device.seed(sample::stream(self.seed, &path).next_u64());
         }
     }
+}
+
+impl Measurement {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            loss: self.loss + other.loss,
+            gradients: self.gradients.plus(other.gradients),
+            stream: self.stream.into_iter().zip(other.stream).map(|(a, b)| a + b).collect(),
+        }
+    }
+}
+
+/// Mean loss of a model over the asked tokens of a batch, of shape `[1]`; `device` is the plain device, and `probe` sees the
+/// forward pass.
+pub fn loss<M: LanguageModel>(model: &M, batch: &Batch, device: &Device, probe: &dyn Probe) -> Tensor<1> {
+    let (tokens, targets) = batch.tensors(device);
+    cross_entropy(model.logits(tokens, probe), targets, batch.weights(device))
 }
 
 /// Brings rows to the host in one transfer.

@@ -5,12 +5,12 @@
 mod gradients;
 mod layers;
 
-use crate::{Batch, Error, Gradients, RunConfig, Task, Trainer};
+use crate::{Batch, Error, Gradients, RunConfig, Task, Trainer, loss};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use unitgain_model::weights::Tensors;
-use unitgain_model::{Parametrization, Placement, Plan, Transformer, WeightNormConfig, cross_entropy, weights};
+use unitgain_model::{Parametrization, Placement, Plan, Transformer, WeightNormConfig, weights};
 
 pub use gradients::{Objective, grad_init_slopes, gradient_norm, gradient_quotient};
 pub(crate) use layers::paths;
@@ -286,8 +286,7 @@ impl Work<'_> {
 
     /// Loss and gradients of a model on a batch.
     fn gradients(&self, model: &Transformer, batch: &Batch) -> (f64, Gradients) {
-        let (tokens, targets) = batch.tensors(&self.device());
-        let loss = cross_entropy(model.forward(tokens), targets, batch.weights(&self.device()));
+        let loss = loss(model, batch, self.trainer.device(), &());
         let gradients = Gradients::backward(&loss, model);
         (f64::from(loss.into_scalar::<f32>()), gradients)
     }

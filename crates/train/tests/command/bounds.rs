@@ -151,11 +151,11 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
 fn memory_is_checked_before_it_is_taken() {
     let place = Place::new("memory");
     let commands =
-        ["train", "params", "probe", "coord-check --depths 1048576,1048575", "bench", "compare", "train --out run"];
+        ["train", "params", "probe", "coord-check --depths 65536,65535", "bench", "compare", "train --out run"];
     for command in commands {
-        let line = format!("ulimit -v 6000000; UNITGAIN {command} small.toml --set model.n_layers=1048576");
+        let line = format!("ulimit -v 3000000; UNITGAIN {command} small.toml --set model.n_layers=65536");
         let message = refused(&place, &line);
-        assert!(message.contains("model.n_layers: 104857") && message.contains("left under `ulimit -v`"), "{message}");
+        assert!(message.contains("model.n_layers: 6553") && message.contains("left under `ulimit -v`"), "{message}");
         let line = format!(
             "ulimit -d 6000000; UNITGAIN {command} small.toml --set train.batch_size=1048576 --set model.d_model=256"
         );
@@ -164,10 +164,10 @@ fn memory_is_checked_before_it_is_taken() {
             assert!(message.contains("train.batch_size: 1048576") && message.contains("`ulimit -d`"), "{message}");
         }
     }
-    place.write("sweep.toml", "run = 'small.toml'\n[axes]\ndepth = [2, 1048576]");
+    place.write("sweep.toml", "run = 'small.toml'\n[axes]\ndepth = [2, 65536]");
     for dry in ["", "--dry-run"] {
-        let message = refused(&place, &format!("ulimit -v 6000000; UNITGAIN sweep sweep.toml {dry}"));
-        assert!(message.contains("depth=1048576") && message.contains("model.n_layers"), "{message}");
+        let message = refused(&place, &format!("ulimit -v 3000000; UNITGAIN sweep sweep.toml {dry}"));
+        assert!(message.contains("depth=65536") && message.contains("model.n_layers"), "{message}");
     }
     assert!(!place.0.join("runs").exists() && !place.0.join("run").exists());
     // Two models that fit each by itself, and not together.

@@ -1,0 +1,320 @@
+//! Optimizers: one [`Rule`] a file, and one pass over the parameters in the order of the [`ParamTable`].
+//!
+//! burn's own optimizers know one learning rate, weight decay and eps per group; here each weight has its own rule and
+//! factors, straight from the table.
+
+mod adam;
+mod decay;
+mod lion;
+mod rule;
+mod sgd;
+
+use crate::Gradients;
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use unitgain_model::{ParamEntry, ParamTable, Role, Update, shorthand};
+
+pub use adam::Adam;
+pub use decay::WeightDecay;
+pub use lion::Lion;
+pub use rule::{Gradient, Moved, Rates, Rule, Weight};
+pub use sgd::Sgd;
+
+/// Which optimizer, and its settings. Weight decay is for matrices only.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum OptimizerConfig {
+    /// Adam with decoupled decay: `w -= lr decay w`, then `w -= lr m^ / (sqrt(v^) + eps)`
+    /// (arXiv:1711.05101, algorithm 2).
+    Adamw {
+        /// Learning rate. Default 1e-3.
+        #[serde(default = "adam::lr")]
+        lr: f64,
+        /// Averages of the gradient and of its square. Default [0.9, 0.95].
+        #[serde(default = "adam::betas")]
+        betas: [f64; 2],
+        /// Added outside the root, after bias correction. Default 1e-8.
+        #[serde(default = "adam::eps")]
+        eps: f64,
+        /// Default coupled, 0.1.
+        #[serde(default = "WeightDecay::default", deserialize_with = "shorthand::number_kind_or_table")]
+        weight_decay: WeightDecay,
+    },
+    /// Adam; the decay is added to the gradient as `decay w` (arXiv:1412.6980, algorithm 1).
+    Adam {
+        /// Learning rate. Default 1e-3.
+        #[serde(default = "adam::lr")]
+        lr: f64,
+        /// Averages of the gradient and of its square. Default [0.9, 0.95].
+        #[serde(default = "adam::betas")]
+        betas: [f64; 2],
+        /// Added outside the root, after bias correction. Default 1e-8.
+        #[serde(default = "adam::eps")]
+        eps: f64,
+        /// Default 0.
+        #[serde(default)]
+        weight_decay: f64,
+    },
+    /// `b = momentum b + g; w -= lr b`, with the decay added to g; Nesterov's form uses
+    /// `g + momentum b`.
+    Sgd {
+        /// Learning rate. Default 0.1.
+        #[serde(default = "sgd::lr")]
+        lr: f64,
+        /// Default 0.9.
+        #[serde(default = "sgd::momentum")]
+        momentum: f64,
+        /// Default false.
+        #[serde(default)]
+        nesterov: bool,
+        /// Default 0.
+        #[serde(default)]
+        weight_decay: f64,
+    },
+    /// `w -= lr decay w; w -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g`
+    /// (arXiv:2302.06675, algorithm 2).
+    Lion {
+        /// Learning rate. Default 1e-4.
+        #[serde(default = "lion::lr")]
+        lr: f64,
+        /// The average that is stepped along and the one that is kept. Default [0.9, 0.99].
+        #[serde(default = "lion::betas")]
+        betas: [f64; 2],
+        /// Default coupled, 0.1.
+        #[serde(default = "WeightDecay::default", deserialize_with = "shorthand::number_kind_or_table")]
+        weight_decay: WeightDecay,
+    },
+}
+
+impl Default for OptimizerConfig {
+    fn default() -> Self {
+        Self::Adamw { lr: adam::lr(), betas: adam::betas(), eps: adam::eps(), weight_decay: WeightDecay::default() }
+    }
+}
+
+impl OptimizerConfig {
+    /// One value of each kind, with its defaults.
+    pub fn all() -> Vec<Self> {
+        vec![
+            Self::default(),
+            Self::Adam { lr: adam::lr(), betas: adam::betas(), eps: adam::eps(), weight_decay: 0.0 },
+            Self::Sgd { lr: sgd::lr(), momentum: sgd::momentum(), nesterov: false, weight_decay: 0.0 },
+            Self::Lion { lr: lion::lr(), betas: lion::betas(), weight_decay: WeightDecay::default() },
+        ]
+    }
+
+    /// Name, formula and source.
+    pub fn about(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Adamw { .. } => {
+                ("adamw", "w -= lr (decay w + m^ / (sqrt(v^) + eps))", "arXiv:1711.05101 algorithm 2")
+            }
+            Self::Adam { .. } => ("adam", "w -= lr m^ / (sqrt(v^) + eps), g += decay w", "arXiv:1412.6980 algorithm 1"),
+            Self::Sgd { .. } => ("sgd", "b = momentum b + g + decay w; w -= lr b", "Sutskever et al. 2013"),
+            Self::Lion { .. } => {
+                ("lion", "w -= lr (decay w + sign(b1 m + (1 - b1) g))", "arXiv:2302.06675 algorithm 2")
+            }
+        }
+    }
+
+    /// The learning rate that schedule and factors multiply.
+    pub fn lr(self) -> f64 {
+        match self {
+            Self::Adamw { lr, .. } | Self::Adam { lr, .. } | Self::Sgd { lr, .. } | Self::Lion { lr, .. } => lr,
+        }
+    }
+
+    /// The weight decay. That of Adam and SGD, which is added to the gradient, is coupled.
+    pub fn weight_decay(self) -> WeightDecay {
+        match self {
+            Self::Adamw { weight_decay, .. } | Self::Lion { weight_decay, .. } => weight_decay,
+            Self::Adam { weight_decay, .. } | Self::Sgd { weight_decay, .. } => weight_decay.into(),
+        }
+    }
+
+    /// The same without weight decay.
+    #[must_use]
+    pub fn without_decay(mut self) -> Self {
+        match &mut self {
+            Self::Adamw { weight_decay, .. } | Self::Lion { weight_decay, .. } => *weight_decay = 0.0.into(),
+            Self::Adam { weight_decay, .. } | Self::Sgd { weight_decay, .. } => *weight_decay = 0.0,
+        }
+        self
+    }
+
+    /// Adam's eps; 0 for optimizers without one.
+    pub fn eps(self) -> f64 {
+        match self {
+            Self::Adamw { eps, .. } | Self::Adam { eps, .. } => eps,
+            Self::Sgd { .. } | Self::Lion { .. } => 0.0,
+        }
+    }
+
+    /// The weight decay of one parameter, in the form in which a step takes away `lr decay w`: 0 for gains, biases and
+    /// scalars.
+    pub fn decay_of(self, entry: &ParamEntry) -> f64 {
+        match self.weight_decay() {
+            _ if !entry.role().is_matrix() => 0.0,
+            WeightDecay::Coupled { value } => value * entry.factors.decay,
+            WeightDecay::Independent { value } => value / (self.lr() * entry.factors.lr),
+        }
+    }
+
+    /// Adam's eps of one parameter.
+    pub fn eps_of(self, entry: &ParamEntry) -> f64 {
+        self.eps() * entry.factors.eps
+    }
+
+    /// The most tensors that it remembers of a weight.
+    pub(crate) fn most_states(self) -> usize {
+        self.rule(Role::MlpIn).states().len()
+    }
+
+    /// How the step of a hidden matrix depends on the size of its gradient.
+    pub fn update(self) -> Update {
+        self.rule(Role::MlpIn).update()
+    }
+
+    /// The rule that moves weights of a role.
+    pub fn rule(self, _: Role) -> Arc<dyn Rule> {
+        match self {
+            Self::Adamw { betas, .. } => Arc::new(Adam { betas, is_decoupled: true }),
+            Self::Adam { betas, .. } => Arc::new(Adam { betas, is_decoupled: false }),
+            Self::Sgd { momentum, nesterov, .. } => Arc::new(Sgd { momentum, nesterov }),
+            Self::Lion { betas, .. } => Arc::new(Lion { betas }),
+        }
+    }
+
+    /// What is wrong with the settings: the key and the problem.
+    pub(crate) fn check(self) -> Result<(), (&'static str, String)> {
+        let positive = |key, x: f64| match (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&x) {
+            true => Ok(()),
+            false => Err((key, format!("{x} must be a positive number that f32 can hold"))),
+        };
+        let fraction = |key, x: f64| match (0.0..1.0).contains(&x) {
+            true => Ok(()),
+            false => Err((key, format!("{x} must be from 0 up to, but without, 1"))),
+        };
+        positive("lr", self.lr())?;
+        let decay = self.weight_decay();
+        if !(0.0..=f64::from(f32::MAX)).contains(&decay.value()) {
+            let problem = format!("{} must be 0 or a positive number that f32 can hold", decay.value());
+            return Err(("weight_decay", problem));
+        }
+        if matches!(decay, WeightDecay::Independent { value } if value >= 1.0) {
+            let problem =
+                format!("{} must be below 1: it is the part of a weight that a step takes away", decay.value());
+            return Err(("weight_decay.value", problem));
+        }
+        match self {
+            Self::Adamw { betas, eps, .. } | Self::Adam { betas, eps, .. } => {
+                betas.iter().try_for_each(|&beta| fraction("betas", beta))?;
+                positive("eps", eps)
+            }
+            Self::Sgd { momentum, nesterov, .. } => {
+                fraction("momentum", momentum)?;
+                match nesterov && momentum == 0.0 {
+                    true => Err(("nesterov", "true needs a momentum above 0".into())),
+                    false => Ok(()),
+                }
+            }
+            Self::Lion { betas, .. } => betas.iter().try_for_each(|&beta| fraction("betas", beta)),
+        }
+    }
+}
+
+/// An optimizer and what it remembers of every parameter.
+#[derive(Clone, Debug)]
+pub struct Optimizer {
+    config: OptimizerConfig,
+    /// Updates made.
+    time: usize,
+    /// The rule of each parameter, in the order of the table.
+    rules: Vec<Arc<dyn Rule>>,
+    /// What each rule remembers, by its [`Rule::states`]; nothing before the first gradient.
+    states: Vec<Vec<Tensor<1>>>,
+}
+
+impl Optimizer {
+    /// An optimizer that remembers nothing, for the parameters of `table`, which becomes that of its rules' updates.
+    pub fn new(config: OptimizerConfig, table: ParamTable) -> (Self, ParamTable) {
+        let rules: Vec<_> = table.iter().map(|entry| config.rule(entry.role())).collect();
+        let states = vec![Vec::new(); rules.len()];
+        let table = table.for_updates(|entry| config.rule(entry.role()).update());
+        (Self { config, time: 0, rules, states }, table)
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> OptimizerConfig {
+        self.config
+    }
+
+    /// Number of updates made.
+    pub fn time(&self) -> usize {
+        self.time
+    }
+
+    /// Names and tensors of what is remembered of each parameter, in the order of the table.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&'static [&'static str], &[Tensor<1>])> {
+        self.rules.iter().map(|rule| rule.states()).zip(self.states.iter().map(Vec::as_slice))
+    }
+
+    pub(crate) fn restore(&mut self, time: usize, states: Vec<Vec<Tensor<1>>>) {
+        (self.time, self.states) = (time, states);
+    }
+
+    /// One update. `lr` is the scheduled learning rate, which the factors of each weight multiply. A
+    /// parameter without a gradient stays.
+    pub fn step<M: Module>(&mut self, model: M, table: &ParamTable, gradients: Gradients, lr: f64) -> M {
+        self.time += 1;
+        let factor = gradients.factor();
+        // Read where that waits for nothing.
+        #[cfg(feature = "flex")]
+        let on_host = match factor.clone().map(Tensor::try_into_primitive::<burn::backend::Flex>) {
+            Some(Ok(factor)) => unitgain_kernels::slice(&unitgain_kernels::contiguous(factor))[0],
+            Some(Err(_)) | None => 1.0,
+        };
+        #[cfg(not(feature = "flex"))]
+        let on_host = 1.0;
+        model.map(&mut Pass { optimizer: self, table, gradients, lr, index: 0, factor, on_host })
+    }
+}
+
+/// A walk over the parameters of a model, in the order of the table.
+struct Pass<'a> {
+    optimizer: &'a mut Optimizer,
+    table: &'a ParamTable,
+    gradients: Gradients,
+    lr: f64,
+    index: usize,
+    /// What gradients are still to be multiplied by, and the same on the host where it is there.
+    factor: Option<Tensor<1>>,
+    on_host: f32,
+}
+
+impl ModuleMapper for Pass<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let index = self.index;
+        self.index += 1;
+        let Some(gradient) = self.gradients.take(index) else { return param };
+        let entry = &self.table.entries()[index];
+        let Optimizer { config, time, rules, states } = &mut *self.optimizer;
+        let (id, tensor, mapper) = param.consume();
+        let shape = tensor.shape();
+        let weight = Weight {
+            values: tensor.inner().reshape([shape.num_elements()]),
+            shape: &entry.shape,
+            spec: &entry.spec,
+            time: *time,
+            rates: Rates { lr: self.lr * entry.factors.lr, decay: config.decay_of(entry), eps: config.eps_of(entry) },
+            states: std::mem::take(&mut states[index]),
+        };
+        let gradient = Gradient::new(gradient, self.factor.clone(), self.on_host);
+        let Moved { values, states: remembered } = rules[index].step(weight, gradient);
+        states[index] = remembered;
+        let tensor = Tensor::from_inner(values.reshape(shape)).require_grad();
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
