@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const CHECKS: [(&str, Check); 8] = [
-    ("agc_optim", crate::optimizers::check),
-    ("blocks", crate::blocks::check),
-    ("extras", crate::golden_extras::check),
-    ("init", crate::golden_init::check),
-    ("mup", crate::golden_mup::check),
-    ("norms", crate::golden_norms::check),
-    ("sanity", crate::sanity::check),
-    ("trajectories", crate::trajectories::check),
+    ("agc_optim", crate::train::optimizers::check),
+    ("blocks", crate::model::blocks::check),
+    ("extras", crate::init::extras::check),
+    ("init", crate::init::golden::check),
+    ("mup", crate::mup::golden::check),
+    ("norms", crate::norms::golden::check),
+    ("sanity", crate::study::sanity::check),
+    ("trajectories", crate::train::trajectories::check),
 ];
 
 /// Whether a test fails on a case.

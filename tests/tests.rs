@@ -1,30 +1,13 @@
-//! Integration tests: one binary, because each one links all of burn.
+//! Integration tests, by crate: one binary, because each one links all of burn.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod blocks;
-mod calibrate;
-mod combinations;
 mod common;
-mod corpus;
-mod devices;
 mod examples;
-mod golden_extras;
-mod golden_init;
-mod golden_mup;
-mod golden_norms;
+mod init;
 mod leaves;
 mod model;
+mod mup;
 mod norms;
-mod optimizers;
-
-mod parametrizations;
-mod placements;
-mod precision;
-mod reliability;
-mod run;
-mod sanity;
-mod settings;
-mod signal;
-mod trajectories;
-mod twins;
+mod study;
+mod train;

@@ -7,11 +7,11 @@
 use crate::memory::Need;
 use crate::signal::{attention_logits, mean_and_std, slope};
 use crate::{Batch, Error, RunConfig, Trainer, calibrate, device};
-use burn::tensor::{Device, FloatDType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
-use unitgain_model::{Branch, Point, Precision, Probe};
+use unitgain_model::{Branch, LanguageModel, Point, Precision, Probe, Transformer};
 
 /// What is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -199,23 +199,52 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
 /// # Errors
 /// As [`RunConfig::prepare`], and for fewer than two different sizes, no step or no seed.
 pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Report, Error> {
-    let different: HashSet<usize> = options.sizes.iter().copied().collect();
-    if different.len() < 2 || different.len() < options.sizes.len() {
-        return Err(Error::config("--widths or --depths", "a slope needs at least two sizes, all different"));
-    }
-    if let Some((key, _)) =
-        [("--steps", options.steps as u64), ("--seeds", options.seeds)].iter().find(|(_, n)| *n == 0)
-    {
-        return Err(Error::config(key, "0 must be at least 1"));
-    }
-    if !options.tolerance.is_finite() {
-        return Err(Error::config("tolerance", format!("{} must be a number", options.tolerance)));
-    }
+    options.check()?;
     // Before anything is measured.
     for size in &options.sizes {
         resized(config, options.axis, *size)?.plan()?;
     }
-    device::compute(config, || measured(config, options, progress))
+    device::compute(config, || {
+        of_models(options, |size, seed| {
+            let mut config = resized(config, options.axis, size)?;
+            config.seed += seed;
+            let subject = subject(&config, options);
+            progress();
+            subject
+        })
+    })
+}
+
+/// One model of a check.
+#[derive(Debug)]
+pub struct Subject<M = Transformer> {
+    /// The model with an optimizer without weight decay.
+    pub trainer: Trainer<M>,
+    /// What it is trained on, step after step.
+    pub batch: Batch,
+    /// Number of its blocks.
+    pub blocks: usize,
+    /// Learning rate of every step.
+    pub lr: f64,
+    /// What it computes in.
+    pub precision: Precision,
+}
+
+impl Options {
+    fn check(&self) -> Result<(), Error> {
+        let different: HashSet<usize> = self.sizes.iter().copied().collect();
+        if different.len() < 2 || different.len() < self.sizes.len() {
+            return Err(Error::config("--widths or --depths", "a slope needs at least two sizes, all different"));
+        }
+        let counts = [("--steps", self.steps as u64), ("--seeds", self.seeds)];
+        if let Some((key, _)) = counts.iter().find(|(_, n)| *n == 0) {
+            return Err(Error::config(key, "0 must be at least 1"));
+        }
+        if !self.tolerance.is_finite() {
+            return Err(Error::config("tolerance", format!("{} must be a number", self.tolerance)));
+        }
+        Ok(())
+    }
 }
 
 /// What one activation did.
@@ -234,19 +263,25 @@ impl Movement {
 
 type Movements = BTreeMap<Name, Movement>;
 
-fn measured(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Report, Error> {
+/// The check of any models: `build` makes the one of a size and a seed (from 0), whose activations are those that it shows to
+/// a [`Probe`].
+///
+/// # Errors
+/// Those of `build`, and [`Error::Config`] for fewer than two different sizes, no step or no seed.
+pub fn of_models<M: LanguageModel>(
+    options: &Options,
+    mut build: impl FnMut(usize, u64) -> Result<Subject<M>, Error>,
+) -> Result<Report, Error> {
+    options.check()?;
     // By seed and size.
     let mut all: Vec<Vec<Movements>> = Vec::new();
     let mut targets = usize::MAX;
     for seed in 0..options.seeds {
         let mut of_seed = Vec::new();
         for size in &options.sizes {
-            let mut config = resized(config, options.axis, *size)?;
-            config.seed += seed;
-            let (movements, different) = movements(&config, options)?;
+            let (movements, different) = movements(build(*size, seed)?, options);
             of_seed.push(movements);
             targets = targets.min(different);
-            progress();
         }
         all.push(of_seed);
     }
@@ -322,8 +357,8 @@ impl Name {
     }
 }
 
-/// What a few steps do to every activation of one model, and how many different tokens its batch asks for.
-fn movements(config: &RunConfig, options: &Options) -> Result<(Movements, usize), Error> {
+/// The model of a configuration, calibrated and without dropout.
+fn subject(config: &RunConfig, options: &Options) -> Result<Subject, Error> {
     let (config, task) = config.prepare()?;
     let config = RunConfig { optimizer: config.optimizer.without_decay(), ..config };
     if device::is_host(&config.backend) {
@@ -332,22 +367,31 @@ fn movements(config: &RunConfig, options: &Options) -> Result<(Movements, usize)
     let plain = device::from_name(&config.backend)?;
     let trainer = Trainer::of(&config, &plain)?;
     let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
-    let mut trainer = trainer.with_dropout(0.0);
-    let batch = task.batch(config.seed, 1, 0..config.train.batch_size);
+    Ok(Subject {
+        trainer: trainer.with_dropout(0.0),
+        batch: task.batch(config.seed, 1, 0..config.train.batch_size),
+        blocks: config.model.n_layers,
+        lr: config.optimizer.lr(),
+        precision: config.train.precision,
+    })
+}
+
+/// What a few steps do to every activation of one model, and how many different tokens its batch asks for.
+fn movements<M: LanguageModel>(subject: Subject<M>, options: &Options) -> (Movements, usize) {
+    let Subject { mut trainer, batch, blocks, lr, precision } = subject;
     let targets: HashSet<i32> = batch.asked_targets().map(|(_, target)| target).collect();
-    let layers = config.model.n_layers;
-    let first = seen(&trainer, &batch, layers, options.axis, &plain);
-    let still = |name: &Name| Movement { changes: Vec::new(), floor: floor(*name, &first, config.train.precision) };
+    let first = seen(&trainer, &batch, blocks, options.axis);
+    let still = |name: &Name| Movement { changes: Vec::new(), floor: floor(*name, &first, precision) };
     let mut movements: Movements = first.keys().map(|name| (*name, still(name))).collect();
     for _ in 0..options.steps {
-        (trainer, _) = trainer.step(std::slice::from_ref(&batch), config.optimizer.lr(), false);
-        let now = seen(&trainer, &batch, layers, options.axis, &plain);
+        (trainer, _) = trainer.step(std::slice::from_ref(&batch), lr, false);
+        let now = seen(&trainer, &batch, blocks, options.axis);
         for (name, movement) in &mut movements {
             let change = first[name].iter().zip(&now[name]).map(|(a, b)| f64::from(a - b));
             movement.changes.push(rms(change));
         }
     }
-    Ok((movements, targets.len()))
+    (movements, targets.len())
 }
 
 fn rms(values: impl ExactSizeIterator<Item = f64>) -> f64 {
@@ -374,15 +418,15 @@ fn floor(name: Name, first: &BTreeMap<Name, Vec<f32>>, precision: Precision) -> 
 
 /// Every activation of a batch, as in training but without dropout: a norm of the batch would show its running averages
 /// otherwise, which move without a gradient.
-fn seen(trainer: &Trainer, batch: &Batch, layers: usize, axis: Axis, device: &Device) -> BTreeMap<Name, Vec<f32>> {
-    let probe = Seen { layers, axis, all: RefCell::default() };
-    let (tokens, _) = batch.tensors(device);
-    trainer.model.forward_probed(tokens, &probe);
+fn seen<M: LanguageModel>(trainer: &Trainer<M>, batch: &Batch, blocks: usize, axis: Axis) -> BTreeMap<Name, Vec<f32>> {
+    let probe = Seen { blocks, axis, all: RefCell::default() };
+    let (tokens, _) = batch.tensors(trainer.device());
+    trainer.model.logits(tokens, &probe);
     probe.all.into_inner()
 }
 
 struct Seen {
-    layers: usize,
+    blocks: usize,
     axis: Axis,
     all: RefCell<BTreeMap<Name, Vec<f32>>>,
 }
@@ -393,7 +437,7 @@ impl Seen {
         match self.axis {
             Axis::Width => vec![block],
             Axis::Depth => {
-                let (first, last) = (block == 0, block + 1 == self.layers);
+                let (first, last) = (block == 0, block + 1 == self.blocks);
                 [first.then_some(0), last.then_some(1)].into_iter().flatten().collect()
             }
         }

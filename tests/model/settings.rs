@@ -2,7 +2,7 @@
 //! model.
 
 use crate::common::{host, max_difference, parameter_gradients, values};
-use crate::run::resumed_equals_unbroken;
+use crate::train::run::resumed_equals_unbroken;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_init::Gain;
 use unitgain_init::gain::Function;

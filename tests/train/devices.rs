@@ -1,7 +1,7 @@
 //! Training on another device than the CPU: that of `UNITGAIN_TEST_BACKEND`.
 
 use crate::common::test_device;
-use crate::model::tiny;
+use crate::model::whole::tiny;
 use burn::tensor::Device;
 use unitgain_kernels::composed;
 use unitgain_model::{ModelConfig, Placement};

@@ -1,7 +1,7 @@
 //! What is on disk is right whatever happened: runs that stop, break off, diverge, or whose files were changed.
 
 use crate::common::{Scratch, generator};
-use crate::run::small;
+use crate::train::run::small;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Data-driven inits of whole models.
 
 use crate::common::Scratch;
-use crate::model::tiny;
+use crate::model::whole::tiny;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use unitgain_model::weights::of as weights;

@@ -1,7 +1,7 @@
 //! bf16 branches: the model of f32 but for rounding, with f32 weights.
 
 use crate::common::{generator, host};
-use crate::model::{tiny, tokens, varied};
+use crate::model::whole::{tiny, tokens, varied};
 use burn::tensor::{DType, Device, Tensor};
 use unitgain_model::{Cache, ModelConfig, Point, Precision, cross_entropy};
 use unitgain_train::{ClipConfig, DataConfig, Gradients, OptimizerConfig, Trainer, read_rows};

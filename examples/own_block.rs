@@ -1,0 +1,86 @@
+//! A block of one's own: a token reads the mean of the tokens up to it through an MLP, in the place of attention. Its weights
+//! have roles, so that muP knows how they grow, and the coordinate check says whether muP holds for it.
+//!
+//! `cargo run --release --example own_block`
+
+#![allow(clippy::print_stdout, dead_code)]
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Int, Tensor, activation, module};
+use unitgain_model::weights::{Builder, Source, Start};
+use unitgain_model::{LanguageModel, Linear, ModelConfig, Parametrization, Point, Precision, Probe, Role};
+use unitgain_train::coord_check::{self, Axis, Options, Report, Subject};
+use unitgain_train::{ClipConfig, DataConfig, Error, OptimizerConfig, Task, Trainer, read_rows};
+
+#[derive(Module, Debug)]
+struct Block {
+    read: Linear,
+    write: Linear,
+}
+
+#[derive(Module, Debug)]
+pub(crate) struct Means {
+    embedding: Param<Tensor<2>>,
+    blocks: Vec<Block>,
+    head: Linear,
+}
+
+impl LanguageModel for Means {
+    fn logits(&self, tokens: Tensor<2, Int>, probe: &dyn Probe) -> Tensor<3> {
+        let ([batch, time], rows) = (tokens.dims(), |x: Tensor<3>| x.flatten::<2>(0, 1));
+        let count = Tensor::<1, Int>::arange(1..time as i64 + 1, &tokens.device()).float().reshape([1, time, 1]);
+        let mut x: Tensor<3> = module::embedding(self.embedding.val(), tokens);
+        for (i, Block { read, write }) in self.blocks.iter().enumerate() {
+            let mean = x.clone().cumsum(1) / count.clone();
+            let y = write.forward(activation::relu(read.forward(rows(x.clone() + mean), probe)), probe);
+            x = probe.stream(Point::Block(i), rows(x.clone()) + y).reshape(x.dims());
+        }
+        probe.stream(Point::Logits, self.head.forward(rows(x), probe)).reshape([batch as i32, time as i32, -1])
+    }
+}
+
+/// Two blocks of width `d`, under muP with the base width 32.
+fn trainer(d: usize, seed: u64) -> Result<(Trainer<Means>, Task), Error> {
+    let (device, on_graph) = (Device::flex(), Device::flex().autodiff());
+    let parametrization = Parametrization::mup(32);
+    let plan = ModelConfig { d_model: d, n_layers: 2, parametrization, ..ModelConfig::default() }.plan(16)?;
+    let mut weights = Builder::new(&plan, Source::Draw { seed }, &on_graph);
+    let start = Start::default();
+    let block = |weights: &mut Builder<'_>| Block {
+        read: weights.linear("read", Role::MlpIn, [d, 2 * d], start),
+        write: weights.linear("write", Role::MlpOut, [2 * d, d], start),
+    };
+    let embedding = weights.matrix("embedding", Role::Embedding, [16, d]);
+    let blocks = (0..2).map(|i| weights.within_block(i, block)).collect();
+    let head = weights.linear("head", Role::Head, [d, 16], start);
+    let model = weights.finish(Means { embedding, blocks, head })?;
+    let task = DataConfig::Markov { vocab_size: 16, order: 1, branching: 2, seed: 0 }.load(32)?;
+    let optimizer = OptimizerConfig::default().without_decay();
+    Ok((Trainer::of_model(model, optimizer, ClipConfig::default(), seed, &device), task))
+}
+
+/// Trains a model, and checks muP over three widths.
+pub(crate) fn run() -> Result<(Vec<f32>, Report), Error> {
+    let (mut model, task) = trainer(64, 1)?;
+    for e in &model.table {
+        println!("{:24} {:10} std {:.4}, learning rate x {}", e.path, e.role().name(), e.init_std, e.factors.lr);
+    }
+    let mut rows = Vec::new();
+    for step in 0..100 {
+        let (next, row) = model.step(&[task.batch(1, step, 0..16)], 1e-2, false);
+        model = next;
+        rows.push(row);
+    }
+    let options = Options { axis: Axis::Width, sizes: vec![32, 64, 128], steps: 4, seeds: 2, tolerance: 0.25 };
+    let report = coord_check::of_models(&options, |width, seed| {
+        let (trainer, task) = trainer(width, seed)?;
+        Ok(Subject { trainer, batch: task.batch(seed, 0, 0..8), blocks: 2, lr: 1e-2, precision: Precision::F32 })
+    })?;
+    Ok((read_rows(&rows).iter().map(|row| row.loss).collect(), report))
+}
+
+fn main() -> Result<(), Error> {
+    let (losses, report) = run()?;
+    println!("loss {:.3} -> {:.3}; coordinate check: {:?}", losses[0], losses[99], report.conclusion());
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! How weights are drawn.
+
+pub(crate) mod extras;
+pub(crate) mod golden;

@@ -1,0 +1,4 @@
+//! Parametrizations.
+
+pub(crate) mod golden;
+pub(crate) mod parametrizations;

@@ -1,0 +1,4 @@
+//! What is measured of models.
+
+pub(crate) mod sanity;
+pub(crate) mod signal;

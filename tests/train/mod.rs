@@ -1,0 +1,9 @@
+//! Steps, runs and their folders.
+
+pub(crate) mod calibrate;
+pub(crate) mod corpus;
+pub(crate) mod devices;
+pub(crate) mod optimizers;
+pub(crate) mod reliability;
+pub(crate) mod run;
+pub(crate) mod trajectories;
