@@ -1,8 +1,5 @@
-//! A block of one's own: a token reads the mean of the tokens up to it through an MLP, in the place of attention. Its weights
-//! have roles, so that muP knows how they grow, and the coordinate check says whether muP holds for it.
-//!
-//! `cargo run --release --example own_block`
-
+//! A block of one's own: a token reads the mean of the tokens up to it, in the place of attention. Its weights have roles, so
+//! that muP knows how they grow; the coordinate check says whether it holds. `cargo run --release --example own_block`
 #![allow(clippy::print_stdout, dead_code)]
 
 use burn::module::{Module, Param};
@@ -31,8 +28,8 @@ impl LanguageModel for Means {
         let count = Tensor::<1, Int>::arange(1..time as i64 + 1, &tokens.device()).float().reshape([1, time, 1]);
         let mut x: Tensor<3> = module::embedding(self.embedding.val(), tokens);
         for (i, Block { read, write }) in self.blocks.iter().enumerate() {
-            let mean = x.clone().cumsum(1) / count.clone();
-            let y = write.forward(activation::relu(read.forward(rows(x.clone() + mean), probe)), probe);
+            let hidden = read.forward(rows(x.clone() + x.clone().cumsum(1) / count.clone()), probe);
+            let y = write.forward(activation::relu(hidden), probe);
             x = probe.stream(Point::Block(i), rows(x.clone()) + y).reshape(x.dims());
         }
         probe.stream(Point::Logits, self.head.forward(rows(x), probe)).reshape([batch as i32, time as i32, -1])
@@ -41,34 +38,32 @@ impl LanguageModel for Means {
 
 /// Two blocks of width `d`, under muP with the base width 32.
 fn trainer(d: usize, seed: u64) -> Result<(Trainer<Means>, Task), Error> {
-    let (device, on_graph) = (Device::flex(), Device::flex().autodiff());
-    let parametrization = Parametrization::mup(32);
+    let (parametrization, device) = (Parametrization::mup(32), Device::flex().autodiff());
     let plan = ModelConfig { d_model: d, n_layers: 2, parametrization, ..ModelConfig::default() }.plan(16)?;
-    let mut weights = Builder::new(&plan, Source::Draw { seed }, &on_graph);
+    let mut weights = Builder::new(&plan, Source::Draw { seed }, &device);
     let start = Start::default();
-    let block = |weights: &mut Builder<'_>| Block {
-        read: weights.linear("read", Role::MlpIn, [d, 2 * d], start),
-        write: weights.linear("write", Role::MlpOut, [2 * d, d], start),
+    let block = |weights: &mut Builder<'_>| {
+        let read = weights.linear("read", Role::MlpIn, [d, 2 * d], start);
+        Block { read, write: weights.linear("write", Role::MlpOut, [2 * d, d], start) }
     };
     let embedding = weights.matrix("embedding", Role::Embedding, [16, d]);
     let blocks = (0..2).map(|i| weights.within_block(i, block)).collect();
-    let head = weights.linear("head", Role::Head, [d, 16], start);
-    let model = weights.finish(Means { embedding, blocks, head })?;
-    let task = DataConfig::Markov { vocab_size: 16, order: 1, branching: 2, seed: 0 }.load(32)?;
-    let optimizer = OptimizerConfig::default().without_decay();
-    Ok((Trainer::of_model(model, optimizer, ClipConfig::default(), seed, &device), task))
+    let model = Means { embedding, blocks, head: weights.linear("head", Role::Head, [d, 16], start) };
+    let (adam, clip) = (OptimizerConfig::default().without_decay(), ClipConfig::default());
+    let trainer = Trainer::of_model(weights.finish(model)?, adam, clip, seed, &Device::flex());
+    Ok((trainer, DataConfig::Markov { vocab_size: 16, order: 1, branching: 2, seed: 0 }.load(32)?))
 }
 
 /// Trains a model, and checks muP over three widths.
 pub(crate) fn run() -> Result<(Vec<f32>, Report), Error> {
     let (mut model, task) = trainer(64, 1)?;
     for e in &model.table {
-        println!("{:24} {:10} std {:.4}, learning rate x {}", e.path, e.role().name(), e.init_std, e.factors.lr);
+        println!("{:24} {:?} std {:.4}, lr x {}", e.path, e.role(), e.init_std, e.factors.lr);
     }
     let mut rows = Vec::new();
     for step in 0..100 {
-        let (next, row) = model.step(&[task.batch(1, step, 0..16)], 1e-2, false);
-        model = next;
+        let row;
+        (model, row) = model.step(&[task.batch(1, step, 0..16)], 1e-2, false);
         rows.push(row);
     }
     let options = Options { axis: Axis::Width, sizes: vec![32, 64, 128], steps: 4, seeds: 2, tolerance: 0.25 };
@@ -80,7 +75,5 @@ pub(crate) fn run() -> Result<(Vec<f32>, Report), Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let (losses, report) = run()?;
-    println!("loss {:.3} -> {:.3}; coordinate check: {:?}", losses[0], losses[99], report.conclusion());
-    Ok(())
+    run().map(|(losses, report)| println!("loss {:.3} -> {:.3}, {:?}", losses[0], losses[99], report.conclusion()))
 }
