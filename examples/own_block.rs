@@ -6,7 +6,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, activation, module};
 use unitgain_model::weights::{Builder, Source, Start};
 use unitgain_model::{LanguageModel, Linear, ModelConfig, Parametrization, Point, Precision, Probe, Role};
-use unitgain_train::coord_check::{self, Axis, Options, Report, Subject};
+use unitgain_study::coord_check::{self, Axis, Options, Report, Subject};
 use unitgain_train::{ClipConfig, DataConfig, Error, OptimizerConfig, Task, Trainer, read_rows};
 
 #[derive(Module, Debug)]

@@ -29,7 +29,7 @@ fn post_norm_is_top_heavy_at_init() {
 
 #[test]
 fn a_block_of_ones_own_learns_and_transfers() {
-    use unitgain_train::coord_check::Conclusion;
+    use unitgain_study::coord_check::Conclusion;
     let (losses, report) = own_block::run().unwrap();
     assert!(losses[99] < 0.3 * losses[0], "{} -> {}", losses[0], losses[99]);
     assert_eq!(report.conclusion(), Conclusion::Holds, "{report:#?}");

@@ -6,11 +6,11 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
-use unitgain_train::checkpoint::Checkpoint;
+use unitgain_study::sweep::{Sweep, SweepConfig, plan};
 use unitgain_train::data::Tokenizer;
+use unitgain_train::folder::checkpoint::Checkpoint;
 use unitgain_train::generate::{Sampling, Writer};
-use unitgain_train::sweep::{Sweep, SweepConfig, plan};
-use unitgain_train::{Batch, DataConfig, Error, RunConfig, Summary, Trainer, device, metrics, read_rows};
+use unitgain_train::{Batch, DataConfig, Error, RunConfig, Summary, Trainer, device, folder::metrics, read_rows};
 
 /// Gets the bytes, and a folder for files. Says whether they were taken to the end, nothing being refused or too large.
 pub type Target = fn(&[u8], &Path) -> bool;

@@ -11,7 +11,7 @@ use unitgain_model::weights::{assign, of as weights};
 use unitgain_model::{
     Branch, Form, ModelConfig, ParamTable, Parametrization, Point, Probe, Role, Shape, Spec, Update, cross_entropy,
 };
-use unitgain_train::signal::slope;
+use unitgain_study::signal::slope;
 use unitgain_train::{Batch, OptimizerConfig, Trainer};
 
 #[test]

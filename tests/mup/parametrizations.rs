@@ -11,8 +11,8 @@ use unitgain_model::{
     cross_entropy,
 };
 use unitgain_residual::two_way;
-use unitgain_train::coord_check::{Axis, Conclusion, Options, Report, Verdict, resized, run};
-use unitgain_train::sweep::Sweep;
+use unitgain_study::coord_check::{Axis, Conclusion, Options, Report, Verdict, resized, run};
+use unitgain_study::sweep::Sweep;
 use unitgain_train::{Batch, OptimizerConfig, RunConfig, Trainer, WeightDecay, read_rows};
 
 const UNIT: Parametrization = Parametrization::u_mup();

@@ -8,7 +8,7 @@ use unitgain_init::{Role, Spec, sample};
 use unitgain_model::weights::{assign, of as weights};
 use unitgain_model::{Activation, ModelConfig, NormConfig, Observe, Point, Position, Scheme, Transformer};
 use unitgain_residual::Placement;
-use unitgain_train::sanity::{Sizes, last_over_first, run};
+use unitgain_study::sanity::{Sizes, last_over_first, run};
 
 #[test]
 fn statistics_at_init_are_within_the_references_spread() {

@@ -2,7 +2,7 @@
 
 use crate::common::{Scratch, generator};
 use unitgain_model::{ModelConfig, Placement, ScaleConfig, Scheme};
-use unitgain_train::signal::{Signal, measure, measure_trained, slope};
+use unitgain_study::signal::{Signal, measure, measure_trained, slope};
 use unitgain_train::{Calibrate, DataConfig, RunConfig};
 
 fn config(placement: Placement, n_layers: usize) -> RunConfig {
@@ -110,7 +110,7 @@ fn a_trained_model_is_measured_by_its_own_weights() {
     use std::ops::ControlFlow;
     use unitgain_model::cross_entropy;
     use unitgain_model::weights::of as weights;
-    use unitgain_train::checkpoint::Checkpoint;
+    use unitgain_train::folder::checkpoint::Checkpoint;
     use unitgain_train::{Start, train};
     let scratch = Scratch::new("signal-trained");
     let mut config = config(Placement::PreNorm {}, 2);
@@ -186,7 +186,7 @@ fn weights_that_are_not_finite_have_no_singular_values() {
 #[test]
 fn a_coordinate_check_tells_mup_from_standard() {
     use unitgain_model::Parametrization;
-    use unitgain_train::coord_check::{Axis, Conclusion, Options, Verdict, run};
+    use unitgain_study::coord_check::{Axis, Conclusion, Options, Verdict, run};
     let check = |parametrization, lr| {
         let mut config = config(Placement::PreNorm {}, 2);
         config.model = ModelConfig {
@@ -214,8 +214,8 @@ fn a_coordinate_check_tells_mup_from_standard() {
 #[test]
 fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
     use unitgain_model::NormConfig;
+    use unitgain_study::coord_check::{Axis, Conclusion, Options, Report, Verdict, run};
     use unitgain_train::OptimizerConfig;
-    use unitgain_train::coord_check::{Axis, Conclusion, Options, Report, Verdict, run};
     let sgd = |lr| OptimizerConfig::Sgd { lr, momentum: 0.9, nesterov: false, weight_decay: 0.5 };
     let adamw = |lr| OptimizerConfig::Adamw { lr, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.5.into() };
     let check = |axis: Axis, optimizer, steps, change: &dyn Fn(&mut RunConfig)| -> (Report, String) {
@@ -306,7 +306,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
 /// A text of one character asks for nothing that a model could tell apart.
 #[test]
 fn a_text_of_one_character_decides_nothing() {
-    use unitgain_train::coord_check::{Axis, Conclusion, Options, run};
+    use unitgain_study::coord_check::{Axis, Conclusion, Options, run};
     let scratch = crate::common::Scratch::new("one-character");
     let path = scratch.0.join("a.txt");
     std::fs::write(&path, "a".repeat(4000)).unwrap();

@@ -207,7 +207,7 @@ fn dropout_does_not_reach_a_calibration() {
 #[test]
 fn the_second_stage_changes_no_function_whatever_a_block_has() {
     use unitgain_model::BlockConfig;
-    use unitgain_train::signal::measure;
+    use unitgain_study::signal::measure;
     let block = |placement, mlp_placement| BlockConfig {
         range: [0, 1],
         placement,

@@ -7,8 +7,8 @@ use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, Sgd
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_model::weights::of as weights;
 use unitgain_model::{ModelConfig, NormConfig, Placement, Role, ScaleConfig, Spec, Transformer, Update, cross_entropy};
-use unitgain_train::optim::{Moved, Rates, Weight};
-use unitgain_train::{ClipConfig, Gradients, Optimizer, OptimizerConfig, Trainer, clip, read_rows};
+use unitgain_train::step::optim::{Moved, Rates, Weight};
+use unitgain_train::{ClipConfig, Gradients, Optimizer, OptimizerConfig, Trainer, read_rows, step::clip};
 
 /// Matrices only: burn's optimizers decay every parameter.
 fn matrices() -> ModelConfig {

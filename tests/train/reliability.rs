@@ -5,9 +5,9 @@ use crate::train::run::small;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use unitgain_train::checkpoint::Checkpoint;
-use unitgain_train::divergence::Action;
-use unitgain_train::metrics::{self, Status};
+use unitgain_train::folder::checkpoint::Checkpoint;
+use unitgain_train::folder::metrics::{self, Status};
+use unitgain_train::run::divergence::Action;
 use unitgain_train::{Event, Record, RunConfig, Start, Summary, train};
 
 /// The small run with settings.
@@ -411,7 +411,7 @@ fn a_summary_holds_the_process_that_made_it() {
 
 #[test]
 fn a_step_that_diverged_is_made_again_and_says_where() {
-    use unitgain_train::replay::{Pass, replay};
+    use unitgain_study::replay::{Pass, replay};
     let scratch = Scratch::new("replay");
     for policy in ["stop", "{ kind = \"skip\", at_most = 3 }"] {
         let folder = scratch.0.join(&policy[..1]);
@@ -444,8 +444,8 @@ fn a_step_that_diverged_is_made_again_and_says_where() {
 /// A checkpoint whose checksum is right and whose numbers cannot be.
 #[test]
 fn a_checkpoint_that_contradicts_itself_is_refused() {
-    use unitgain_train::checkpoint::{Position, save};
     use unitgain_train::data::Tokenizer;
+    use unitgain_train::folder::checkpoint::{Position, save};
     use unitgain_train::{Digest, Trainer};
     let scratch = Scratch::new("contradiction");
     let folder = broken(&scratch, "run");
@@ -486,7 +486,7 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
 
 #[test]
 fn a_step_is_made_again_at_the_rate_that_it_had() {
-    use unitgain_train::replay::replay;
+    use unitgain_study::replay::replay;
     let scratch = Scratch::new("rates");
     // Without checkpoints in between the run goes back to its start each time.
     for every in [0, 2] {

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use unitgain_model::Placement;
 use unitgain_model::weights::of as weights;
-use unitgain_train::checkpoint::Checkpoint;
-use unitgain_train::metrics::Status;
+use unitgain_train::folder::checkpoint::Checkpoint;
+use unitgain_train::folder::metrics::Status;
 use unitgain_train::{Batch, ClipConfig, Event, Record, RunConfig, Start, Summary, Trainer, read_rows, train};
 
 /// A run of a second or two.

@@ -92,7 +92,7 @@ pub enum Error {
 
 impl Error {
     /// For `map_err` on an operation on a file.
-    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::Io { action, path, source }
     }
@@ -100,7 +100,8 @@ impl Error {
     /// The origin of a value that may be written anywhere.
     pub(crate) const CONFIGURATION: &str = "configuration";
 
-    pub(crate) fn config(key: &str, problem: impl Into<String>) -> Self {
+    /// An error of the value of a key; a problem begins with the value: `0 must be at least 1`.
+    pub fn config(key: &str, problem: impl Into<String>) -> Self {
         let problem = problem.into();
         // A problem begins with the value.
         let problem = match problem.split_once(' ') {
@@ -111,7 +112,7 @@ impl Error {
     }
 
     /// An error of the configuration in a file, where it does not say so itself.
-    pub(crate) fn of_file(path: &Path, error: Self) -> Self {
+    pub fn of_file(path: &Path, error: Self) -> Self {
         let file = path.display().to_string();
         match error {
             Self::Config { origin, key, problem } if origin == Self::CONFIGURATION => {

@@ -1,8 +1,8 @@
 //! Text from a trained run.
 
-use crate::checkpoint::Checkpoint;
 use crate::data::Tokenizer;
-use crate::memory::Need;
+use crate::device::memory::Need;
+use crate::folder::checkpoint::Checkpoint;
 use crate::{Error, device};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
@@ -62,7 +62,8 @@ impl Writer {
     pub fn of(checkpoint: &Checkpoint, backend: &str) -> Result<Self, Error> {
         let device = device::from_name(backend)?;
         let config = &checkpoint.config;
-        if let Some(norm) = config.plan()?.norms().find(|norm| norm.needs_the_sequence()) {
+        let plan = config.plan()?;
+        if let Some(norm) = plan.norms().find(|norm| norm.needs_the_sequence()) {
             return Err(Error::Generate(format!(
                 "the run's norm {} is over a whole sequence, which a text that grows token by token does not have; \
                  generate from a run with a norm of one token",
@@ -70,11 +71,10 @@ impl Writer {
             )));
         }
         if device::is_host(backend) {
-            Need::of_reading(config, &config.plan()?).check(config)?;
+            Need::of_reading(config, &plan).check(config)?;
         }
-        let (model, table) = config.model.build(config.seed, &device)?;
+        let (model, _) = checkpoint.model(&plan, &device)?;
         let model = model.with_precision(config.train.precision);
-        let model = checkpoint.load_model(model, &table)?;
         let tokenizer = checkpoint.position.tokenizer.clone();
         Ok(Self { model, device, tokenizer, context: config.model.context, step: checkpoint.position.step })
     }

@@ -63,7 +63,7 @@ pub fn admin_omegas(input: f64, branches: &[f64]) -> Vec<f64> {
 }
 
 /// The path of each parameter by its id.
-pub(crate) fn paths(model: &Transformer) -> HashMap<ParamId, String> {
+pub fn paths(model: &Transformer) -> HashMap<ParamId, String> {
     let mut paths = HashMap::new();
     model.visit(&mut Walk::new(|path: &str, id, _: Vec<usize>| {
         paths.insert(id, path.to_string());

@@ -13,7 +13,7 @@ use unitgain_model::weights::Tensors;
 use unitgain_model::{Parametrization, Placement, Plan, Transformer, WeightNormConfig, weights};
 
 pub use gradients::{Objective, grad_init_slopes, gradient_norm, gradient_quotient};
-pub(crate) use layers::paths;
+pub use layers::paths;
 pub use layers::{admin_omegas, between, centred, lsuv_factor};
 
 /// What is done to the weights before the first step.

@@ -3,7 +3,7 @@
 use super::explain::{self, Fault, shown};
 use super::{RunConfig, TAGS, path, set};
 use crate::folder::is_sealed;
-use crate::{Error, read};
+use crate::{Error, folder::read};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +13,7 @@ use toml::{Spanned, Table, Value};
 use unitgain_model::ModelError;
 
 /// A configuration's file, whose faults are known, before settings.
-pub(crate) struct ConfigFile {
+pub struct ConfigFile {
     written: Written,
     /// Without what is wrong in it.
     table: Table,
@@ -117,13 +117,13 @@ pub(super) fn parts(key: &str) -> Vec<String> {
 ///
 /// # Errors
 /// [`Error::Syntax`], or all faults of keys and types with their lines.
-pub(crate) fn read<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, Error> {
+pub fn read<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, Error> {
     let (table, lines) = parse::<T>(text, origin)?;
     explain::read(&mut Value::Table(table)).map_err(|faults| Error::several(placed(faults, origin, &lines)))
 }
 
 /// As [`read()`], of a table that is in no file of its own.
-pub(crate) fn deserialize<T: DeserializeOwned>(table: Table, origin: &str) -> Result<T, Error> {
+pub fn deserialize<T: DeserializeOwned>(table: Table, origin: &str) -> Result<T, Error> {
     let faults = |faults| Error::several(placed(faults, origin, &Lines::new()));
     explain::read(&mut Value::Table(table)).map_err(faults)
 }
@@ -335,7 +335,7 @@ impl ConfigFile {
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Syntax`]; other faults are told by [`ConfigFile::with`].
-    pub(crate) fn load(path: &Path) -> Result<Self, Error> {
+    pub fn load(path: &Path) -> Result<Self, Error> {
         let text = read::text(path, read::MOST_WRITTEN)?;
         let mut file = Self::parse(&text, &path.display().to_string())?;
         let wrote = ["versions", "origin"].into_iter().find(|key| file.table.contains_key(*key));
@@ -377,7 +377,7 @@ impl ConfigFile {
     /// # Errors
     /// All faults of the file and the settings: [`Error::Config`] with the line and the key, what was most likely meant,
     /// and what is allowed.
-    pub(crate) fn with(&self, settings: &[String]) -> Result<RunConfig, Error> {
+    pub fn with(&self, settings: &[String]) -> Result<RunConfig, Error> {
         self.with_those_of("--set", settings)
     }
 
@@ -385,7 +385,7 @@ impl ConfigFile {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn with_those_of(&self, from: &'static str, settings: &[String]) -> Result<RunConfig, Error> {
+    pub fn with_those_of(&self, from: &'static str, settings: &[String]) -> Result<RunConfig, Error> {
         let Places { file, lines, .. } = &*self.written.0;
         let mut table = self.table.clone();
         let mut errors = placed(self.faults.clone(), file, lines);

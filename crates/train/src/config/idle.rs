@@ -86,7 +86,7 @@ mod tests {
     use super::super::explain::at_mut;
     use super::super::{TAGS, is_within};
     use super::*;
-    use crate::{Start, metrics, train};
+    use crate::{Start, folder::metrics, train};
     use safetensors::SafeTensors;
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
@@ -131,7 +131,7 @@ mod tests {
         for record in metrics::read(folder).map_err(|e| e.to_string())? {
             text += &format!("{:?}\n", crate::Record { tokens_per_second: 0.0, ..record });
         }
-        for file in crate::checkpoint::list(&folder.join("checkpoints")).unwrap() {
+        for file in crate::folder::checkpoint::list(&folder.join("checkpoints")).unwrap() {
             let bytes = std::fs::read(file).unwrap();
             let tensors = SafeTensors::deserialize(&bytes).unwrap();
             let tensors: BTreeMap<String, Vec<u8>> =

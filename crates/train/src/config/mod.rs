@@ -10,12 +10,12 @@ mod set;
 mod values;
 
 pub use file::Written;
-pub(crate) use file::{ConfigFile, deserialize, read};
-pub(crate) use path::setting_of;
+pub use file::{ConfigFile, deserialize, read};
+pub use path::setting_of;
 
 use crate::{
     Batch, Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OnDivergence, OptimizerConfig, ScheduleConfig, Task,
-    WeightDecay, device, folder, memory, metrics,
+    WeightDecay, device, device::memory, folder, folder::metrics,
 };
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -310,7 +310,7 @@ impl RunConfig {
     }
 
     /// The micro-batches of a step.
-    pub(crate) fn batches(&self, task: &Task, step: usize) -> Vec<Batch> {
+    pub fn batches(&self, task: &Task, step: usize) -> Vec<Batch> {
         let size = self.train.batch_size;
         let rows = |micro: usize| micro * size..(micro + 1) * size;
         (0..self.train.accumulate).map(|micro| task.batch(self.seed, step, rows(micro))).collect()
@@ -322,11 +322,15 @@ impl RunConfig {
     }
 
     /// As a value of TOML, a table.
-    pub(crate) fn to_value(&self) -> Value {
+    pub fn to_value(&self) -> Value {
         Value::try_from(self).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
     }
 
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    /// Checks the values that need no data; what [`RunConfig::prepare`] does first.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for the first value that cannot be.
+    pub fn check(&self) -> Result<(), Error> {
         let device = device::from_name(&self.backend)?;
         if !device.supports_dtype(self.train.precision.dtype()) {
             let problem = format!("\"bf16\" is not a type that {:?} computes with; take \"f32\"", self.backend);
@@ -447,7 +451,7 @@ impl RunConfig {
 
     /// Keys whose values differ, but for those that do not change a step: what a resumed run must not
     /// change.
-    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+    pub fn differences(&self, other: &Self) -> Vec<String> {
         let table = |config: &Self| {
             let mut config = config.of_steps();
             config.log = LogConfig::default();
@@ -473,7 +477,7 @@ impl RunConfig {
     }
 
     /// All that decides what a run computes and records, as text: two runs with the same one have the same records.
-    pub(crate) fn identity(&self) -> String {
+    pub fn identity(&self) -> String {
         self.of_steps().to_toml()
     }
 
@@ -490,7 +494,7 @@ impl RunConfig {
 }
 
 /// The keys that say which variant a table is.
-pub(crate) const TAGS: [&str; 2] = ["kind", "task"];
+pub const TAGS: [&str; 2] = ["kind", "task"];
 
 /// Largest size of anything: far above what can be trained, far below what overflows.
 const MOST: usize = 1 << 20;
@@ -502,12 +506,12 @@ pub(crate) const MOST_THREADS: usize = 1024;
 const MOST_STEPS: usize = 1 << 40;
 
 /// Whether a key is another one, or in it: `model.init.gain` is in `model.init`.
-pub(crate) fn is_within(key: &str, other: &str) -> bool {
+pub fn is_within(key: &str, other: &str) -> bool {
     key.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Keys whose values differ, with both.
-pub(crate) fn changed_keys(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
+pub fn changed_keys(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
     match (a, b) {
         (Value::Table(a), Value::Table(b)) => {
             let all: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();

@@ -30,7 +30,7 @@ pub(super) fn resolve(table: &mut Table, file: &Path) -> Vec<Note> {
 }
 
 /// A `key.path=value` setting that is written in `file`, as one of the command line.
-pub(crate) fn setting_of(file: &Path, setting: &str) -> String {
+pub fn setting_of(file: &Path, setting: &str) -> String {
     let key = set::key(setting);
     let Some(key) = PATHS.into_iter().find(|path| *path == key.replace(char::is_whitespace, "")) else {
         return setting.into();

@@ -1,5 +1,5 @@
 use super::{Tokenizer, TokenizerKind, below};
-use crate::{Error, files, read};
+use crate::{Error, folder::files, folder::read};
 use rand_chacha::ChaCha8Rng;
 use std::io;
 use std::ops::Range;

@@ -1,0 +1,291 @@
+//! How fast a configuration trains, and how near that is to what the machine can do.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use serde::Serialize;
+use std::time::Instant;
+use unitgain_init::sample;
+use unitgain_kernels::composed;
+use unitgain_model::NormConfig;
+use unitgain_norms::NormSite;
+use unitgain_train::step::read_rows;
+use unitgain_train::{Error, RunConfig, Task, Trainer, device, device::memory, folder::metrics};
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Steps of each configuration before the first round. Default 3.
+    pub warmup: usize,
+    /// Steps of each configuration in a round. Default 10.
+    pub steps: usize,
+    /// Rounds, in which the configurations take turns. Default 3.
+    pub rounds: usize,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { warmup: 3, steps: 10, rounds: 3 }
+    }
+}
+
+/// What was measured of one configuration. Times are in milliseconds a step, all logging included.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// Its name.
+    pub name: String,
+    /// Parameters that are trained.
+    pub parameters: usize,
+    /// Tokens of a step.
+    pub tokens: usize,
+    /// Median.
+    pub ms: f64,
+    /// First and third quartile.
+    pub quartiles: [f64; 2],
+    /// Mean of the forward pass.
+    pub forward: f64,
+    /// Mean of the backward pass.
+    pub backward: f64,
+    /// Mean of norms, clip and update.
+    pub optimizer: f64,
+    /// Mean of the rest: data, and reading what is logged.
+    pub logging: f64,
+    /// Floating-point operations a step: of matrix products, a causal attention at half.
+    pub flops: f64,
+    /// Their part of what the machine's matrix product does in the same time.
+    pub utilization: f64,
+    /// Most memory of the process so far, in bytes.
+    pub peak_memory: Option<u64>,
+}
+
+impl Measured {
+    /// Tokens a second, by the median step.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens as f64 / self.ms * 1e3
+    }
+}
+
+/// What the machine does, measured in the same run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Largest rate of a product of square f32 matrices, in operations a second.
+    pub product: f64,
+    /// Bytes a second that a copy reads and writes.
+    pub copy: f64,
+    /// Forward and backward pass of a norm on 8192 rows of 1024: name and milliseconds, and the bytes that it has
+    /// to read and write (x and y; x, dy and dx) a second as a part of the copy's.
+    pub norms: Vec<(&'static str, f64, f64)>,
+}
+
+/// A configuration that is being measured.
+struct Bench {
+    name: String,
+    /// Operations of a step for one token.
+    flops: f64,
+    config: RunConfig,
+    task: Task,
+    trainer: Option<Trainer>,
+    step: usize,
+    times: Vec<f64>,
+}
+
+/// Measures configurations, which take turns, and the machine. The parts of a step are those of the clock of a
+/// run: on an asynchronous device the times to enqueue them, which end in `logging`, where the step waits.
+///
+/// # Errors
+/// As [`RunConfig::prepare`] and [`threads`].
+pub fn run(
+    configs: &[(String, RunConfig)],
+    effort: Effort,
+    progress: &mut (dyn FnMut() + Send),
+) -> Result<(Vec<Measured>, Machine), Error> {
+    let is_host = configs.iter().all(|(_, config)| device::is_host(&config.backend));
+    let mut work = || measure(configs, effort, progress);
+    if is_host { device::on_threads(threads(configs)?, work)? } else { work() }
+}
+
+/// The number of threads of all configurations, which the machine is measured with too.
+///
+/// # Errors
+/// [`Error::Config`] where they differ.
+pub fn threads(configs: &[(String, RunConfig)]) -> Result<usize, Error> {
+    let first = configs.first().map_or(0, |(_, config)| config.threads);
+    match configs.iter().find(|(_, config)| config.threads != first) {
+        Some((name, config)) => {
+            let problem = format!(
+                "{first} of {} and {} of {name} cannot be measured side by side; give all of them one with \
+                 --set threads=N",
+                configs[0].0, config.threads
+            );
+            Err(Error::config("threads", problem))
+        }
+        None if first == 0 => device::threads(),
+        None => Ok(first),
+    }
+}
+
+fn measure(
+    configs: &[(String, RunConfig)],
+    effort: Effort,
+    progress: &mut (dyn FnMut() + Send),
+) -> Result<(Vec<Measured>, Machine), Error> {
+    let mut benches = Vec::new();
+    let prepared = configs.iter().map(|(name, config)| Ok((name, config.prepare()?)));
+    let prepared = prepared.collect::<Result<Vec<_>, Error>>()?;
+    // All models are there at once.
+    memory::check_all(prepared.iter().map(|(_, (config, _))| config))?;
+    for (name, (config, task)) in prepared {
+        let device = device::from_name(&config.backend)?;
+        let trainer = Trainer::of(&config, &device)?;
+        let (name, trainer) = (name.clone(), Some(trainer));
+        let flops = config.plan()?.flops_per_token();
+        benches.push(Bench { name, flops, config, task, trainer, step: 0, times: Vec::new() });
+    }
+    for bench in &mut benches {
+        bench.steps(effort.warmup);
+        bench.times.clear();
+        if let Some(trainer) = &mut bench.trainer {
+            trainer.clock = Default::default();
+        }
+    }
+    for _ in 0..effort.rounds {
+        for bench in &mut benches {
+            bench.steps(effort.steps);
+            progress();
+        }
+    }
+    let device = device::from_name(benches.first().map_or("flex", |bench| &bench.config.backend))?;
+    let machine = machine(&device);
+    Ok((benches.into_iter().map(|bench| bench.measured(machine.product)).collect(), machine))
+}
+
+impl Bench {
+    fn steps(&mut self, n: usize) {
+        for _ in 0..n {
+            let started = Instant::now();
+            let Some(trainer) = self.trainer.take() else { return };
+            let batches = self.config.batches(&self.task, self.step);
+            let lr = self.config.optimizer.lr();
+            let step = || trainer.step(&batches, lr, true);
+            let (trainer, row) = if self.config.train.fused { step() } else { composed(step) };
+            read_rows(&[row]);
+            self.trainer = Some(trainer);
+            self.step += 1;
+            self.times.push(started.elapsed().as_secs_f64() * 1e3);
+        }
+    }
+
+    fn measured(mut self, product: f64) -> Measured {
+        self.times.sort_by(f64::total_cmp);
+        let quantile = |q: f64| self.times[((self.times.len() - 1) as f64 * q).round() as usize];
+        let tokens = self.config.tokens_of_step();
+        let steps = self.times.len() as f64;
+        let (clock, parameters, flops) = match &self.trainer {
+            Some(trainer) => (trainer.clock, trainer.table.elements(), self.flops * tokens as f64),
+            None => (Default::default(), 0, 0.0),
+        };
+        let part = |time: std::time::Duration| time.as_secs_f64() * 1e3 / steps;
+        let [forward, backward, optimizer] = [clock.forward, clock.backward, clock.optimizer].map(part);
+        let ms = quantile(0.5);
+        Measured {
+            name: self.name,
+            parameters,
+            tokens,
+            ms,
+            quartiles: [quantile(0.25), quantile(0.75)],
+            forward,
+            backward,
+            optimizer,
+            logging: (self.times.iter().sum::<f64>() / steps - forward - backward - optimizer).max(0.0),
+            flops,
+            utilization: flops / (ms / 1e3) / product,
+            peak_memory: metrics::peak_memory(),
+        }
+    }
+}
+
+/// The shortest of several times of `f`, in seconds.
+fn shortest(times: usize, mut f: impl FnMut()) -> f64 {
+    let time = |_| {
+        let started = Instant::now();
+        f();
+        started.elapsed().as_secs_f64()
+    };
+    (0..times).map(time).fold(f64::INFINITY, f64::min)
+}
+
+fn machine(device: &Device) -> Machine {
+    let matrix = |path: &str, shape: [usize; 2]| {
+        let values = sample::normal(1, path, shape[0] * shape[1], 1.0);
+        Tensor::<2>::from_data(TensorData::new(values, shape), device)
+    };
+    let product = product(&|n| matrix("bench/product", [n, n]));
+    let (rows, width) = (8192, 1024);
+    let copy = copy(&matrix("bench/copy", [rows, width]));
+    let bytes = (rows * width * 4) as f64;
+    let on_graph = device.clone().autodiff();
+    let x = Tensor::from_inner(matrix("bench/x", [rows, width]));
+    let dy = Tensor::from_inner(matrix("bench/dy", [rows, width]));
+    let mut norms = Vec::new();
+    for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
+        let norm = config.build(NormSite::of(width), &on_graph);
+        // The time of the product with dy and of its sum, which are not the norm's, is taken off.
+        let with = |f: &dyn Fn(Tensor<2>) -> Tensor<2>| {
+            shortest(8, || {
+                let x = x.clone().require_grad();
+                let loss = (f(x.clone()) * dy.clone()).sum();
+                let gradients = loss.backward();
+                let gradient = x.grad(&gradients);
+                gradient.map(|g| g.sum().into_scalar::<f32>());
+            })
+        };
+        let seconds = (with(&|x| norm.forward(x)) - with(&|x| x)).max(1e-9);
+        norms.push((config.about().0, seconds * 1e3, 5.0 * bytes / seconds / copy));
+    }
+    Machine { product, copy, norms }
+}
+
+/// Operations a second of the fastest product: ours on the CPU, else the backend's.
+fn product(matrix: &dyn Fn(usize) -> Tensor<2>) -> f64 {
+    let mut fastest = 0.0f64;
+    for n in [512, 1024, 2048] {
+        let (a, b) = (matrix(n), matrix(n));
+        let mut seconds = shortest(5, || {
+            let product = a.clone().matmul(b.clone());
+            product.sum().into_scalar::<f32>();
+        });
+        #[cfg(feature = "flex")]
+        if let (Some(a), Some(b)) = (host(&a), host(&b)) {
+            use unitgain_kernels::{Matrix, product};
+            seconds = seconds.min(shortest(5, || {
+                product((n, n, n), Matrix::new(&a, n, 1), Matrix::new(&b, n, 1));
+            }));
+        }
+        fastest = fastest.max(2.0 * (n as f64).powi(3) / seconds);
+    }
+    fastest
+}
+
+/// Bytes a second that a copy of `x` reads and writes.
+fn copy(x: &Tensor<2>) -> f64 {
+    let bytes = 2.0 * 4.0 * x.shape().num_elements() as f64;
+    #[cfg(feature = "flex")]
+    if let Some(x) = host(x) {
+        use rayon::prelude::*;
+        let mut out = vec![0f32; x.len()];
+        let n = unitgain_kernels::threads::piece(x.len(), 64, 1);
+        let seconds = shortest(10, || {
+            out.par_chunks_mut(n).zip(x.par_chunks(n)).for_each(|(out, x)| out.copy_from_slice(x));
+        });
+        return bytes / seconds;
+    }
+    let seconds = shortest(10, || {
+        let copy = x.clone() + 0.0;
+        copy.sum().into_scalar::<f32>();
+    });
+    bytes / seconds
+}
+
+/// The elements, of a tensor of the CPU backend.
+#[cfg(feature = "flex")]
+fn host(x: &Tensor<2>) -> Option<Vec<f32>> {
+    Some(unitgain_kernels::slice(&unitgain_kernels::Native::of(x)?.values()).to_vec())
+}

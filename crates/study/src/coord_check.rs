@@ -1,0 +1,534 @@
+//! Coordinate check: whether what a few steps change in each activation depends on the width, or on the depth
+//! (arXiv:2203.03466, appendix D.1). Under a parametrization that transfers it does not.
+//!
+//! The steps are without weight decay and dropout: what moves is what the gradient moves, and what it does not move says
+//! nothing.
+
+use crate::signal::{attention_logits, mean_and_std, slope};
+use burn::tensor::{FloatDType, Tensor};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use unitgain_model::{Branch, LanguageModel, Point, Precision, Probe, Transformer};
+use unitgain_train::device::memory::Need;
+use unitgain_train::{Batch, Error, RunConfig, Trainer, calibrate, device};
+
+/// What is varied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// `model.d_model`, with everything that follows from it.
+    Width,
+    /// `model.n_layers`.
+    Depth,
+}
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is varied.
+    pub axis: Axis,
+    /// At least two sizes.
+    pub sizes: Vec<usize>,
+    /// Number of updates.
+    pub steps: usize,
+    /// Number of seeds, from that of the configuration on.
+    pub seeds: u64,
+    /// Largest slope, in octaves of change per octave of size, that is not called growth.
+    pub tolerance: f64,
+}
+
+/// One activation over the sizes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Layer {
+    /// Which.
+    pub name: String,
+    /// rms of its change since step 0, over the seeds, by size and step (from step 1).
+    pub changes: Vec<Vec<f64>>,
+    /// Slope of log2 of the change over log2 of the size, after each step: mean over seeds; NaN where it has not yet moved
+    /// at every size and seed.
+    pub slopes: Vec<f64>,
+    /// Standard deviation of the slopes over seeds; NaN for one seed.
+    pub spread: Vec<f64>,
+    /// What it says.
+    pub verdict: Verdict,
+}
+
+/// What the slopes of an activation say. Steps after which it has not yet moved at every size are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// After no step the slope is above the tolerance.
+    Holds,
+    /// After some step it is: larger models move more.
+    Grows,
+    /// After every step it is below minus the tolerance: larger models move less. Attention logits and the output do so
+    /// under muP where query and head do not start at 0, by 1/sqrt(width) at most.
+    Shrinks,
+    /// At some size it did not move by more than rounding, so that there is no slope.
+    Still,
+    /// Over seeds the slope spreads by more than the tolerance, and reaches above it.
+    Undecided,
+    /// At some size it became a number that f32 does not have.
+    Overflows,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Every activation.
+    pub layers: Vec<Layer>,
+    /// Number of different tokens that a batch asks for, the fewest of all batches. Where there is but one, nothing has to be
+    /// told from anything.
+    pub targets: usize,
+}
+
+/// What all activations together say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Conclusion {
+    /// Every activation moved, and none moved more in larger models.
+    Holds,
+    /// Some activation moved more in larger models, or overflowed.
+    Fails,
+    /// Some activation did not move, or differs too much between seeds, or there was nothing to learn: no reason to pass.
+    Undecided,
+    /// No activation moved.
+    NothingMoved,
+}
+
+impl Report {
+    /// The verdict of the whole. A check of nothing does not hold.
+    pub fn conclusion(&self) -> Conclusion {
+        let any = |verdicts: &[Verdict]| self.layers.iter().any(|layer| verdicts.contains(&layer.verdict));
+        if self.layers.iter().all(|layer| layer.verdict == Verdict::Still) {
+            Conclusion::NothingMoved
+        } else if any(&[Verdict::Grows, Verdict::Overflows]) {
+            Conclusion::Fails
+        } else if self.targets < 2 || any(&[Verdict::Still, Verdict::Undecided]) {
+            Conclusion::Undecided
+        } else {
+            Conclusion::Holds
+        }
+    }
+
+    /// The conclusion as a sentence, with its reason.
+    pub fn said(&self, options: &Options) -> String {
+        let over = options.axis.name();
+        let names = |verdicts: &[Verdict]| -> Vec<&str> {
+            let with = self.layers.iter().filter(|layer| verdicts.contains(&layer.verdict));
+            with.map(|layer| layer.name.as_str()).collect()
+        };
+        let (still, spread) = (names(&[Verdict::Still]), names(&[Verdict::Undecided]));
+        let (steps, all) = (options.steps, self.layers.len());
+        match self.conclusion() {
+            Conclusion::Holds => format!("holds: what {steps} steps change does not grow with the {over}"),
+            Conclusion::Fails => {
+                let (grow, overflow) = (names(&[Verdict::Grows]).len(), names(&[Verdict::Overflows]).len());
+                let overflow = if overflow > 0 { format!(", and {overflow} overflow") } else { String::new() };
+                format!("fails: {grow} of {all} activations change more with the {over}{overflow}")
+            }
+            Conclusion::NothingMoved => format!(
+                "nothing moved: {steps} steps changed no activation at every {over} by more than rounding, so that there is \
+                 nothing to compare. The learning rate is too small, or the loss has no gradient"
+            ),
+            Conclusion::Undecided if self.targets < 2 => {
+                "undecided: every token that a batch asks for is the same, so \
+                 that there is nothing to tell apart; take other data"
+                    .into()
+            }
+            Conclusion::Undecided if !still.is_empty() => format!(
+                "undecided: {} of {all} activations did not move at every {over}, so that nothing is known of them: {}. Their \
+                 branch is dead, or writes nothing that the stream could hold, or the learning rate or --steps are too small",
+                still.len(),
+                still.join("; ")
+            ),
+            Conclusion::Undecided => format!(
+                "undecided: over seeds the slope of {} of {all} activations spreads by more than the tolerance: {}. Take sizes \
+                 that are further apart",
+                spread.len(),
+                spread.join("; ")
+            ),
+        }
+    }
+}
+
+impl Axis {
+    /// `width` or `depth`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Width => "width",
+            Self::Depth => "depth",
+        }
+    }
+}
+
+/// The model of a configuration at another size: the width with the MLP's, and with a constant head size the number of
+/// heads.
+///
+/// # Errors
+/// [`Error::Config`] where what is set does not grow to a whole number.
+pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig, Error> {
+    let mut config = config.clone();
+    let model = &mut config.model;
+    match axis {
+        Axis::Depth => model.n_layers = size,
+        Axis::Width => {
+            let width = model.d_model.max(1);
+            let scaled = |key: &str, n: usize, leave: &str| {
+                let problem = || {
+                    format!("{n} at width {width} is no whole number at width {size}; {leave}, or take other widths")
+                };
+                let all = n.checked_mul(size).filter(|all| all.is_multiple_of(width));
+                all.map(|all| all / width).ok_or_else(|| Error::config(key, problem()))
+            };
+            if let Some(head_dim) = model.head_dim {
+                let leave = format!("leave out model.head_dim = {head_dim}, so that heads grow in size");
+                model.n_kv_heads = model.n_kv_heads.map(|n| scaled("model.n_kv_heads", n, &leave)).transpose()?;
+                model.n_heads = scaled("model.n_heads", model.n_heads, &leave)?;
+            }
+            model.d_ff = model.d_ff.map(|n| scaled("model.d_ff", n, "leave it out")).transpose()?;
+            model.d_model = size;
+        }
+    }
+    Ok(config)
+}
+
+/// Runs every size and seed, telling `progress` when one is done.
+///
+/// # Errors
+/// As [`RunConfig::prepare`], and for fewer than two different sizes, no step or no seed.
+pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Report, Error> {
+    options.check()?;
+    // Before anything is measured.
+    for size in &options.sizes {
+        resized(config, options.axis, *size)?.plan()?;
+    }
+    device::compute(config, || {
+        of_models(options, |size, seed| {
+            let mut config = resized(config, options.axis, size)?;
+            config.seed += seed;
+            let subject = subject(&config, options);
+            progress();
+            subject
+        })
+    })
+}
+
+/// One model of a check.
+#[derive(Debug)]
+pub struct Subject<M = Transformer> {
+    /// The model with an optimizer without weight decay.
+    pub trainer: Trainer<M>,
+    /// What it is trained on, step after step.
+    pub batch: Batch,
+    /// Number of its blocks.
+    pub blocks: usize,
+    /// Learning rate of every step.
+    pub lr: f64,
+    /// What it computes in.
+    pub precision: Precision,
+}
+
+impl Options {
+    fn check(&self) -> Result<(), Error> {
+        let different: HashSet<usize> = self.sizes.iter().copied().collect();
+        if different.len() < 2 || different.len() < self.sizes.len() {
+            return Err(Error::config("--widths or --depths", "a slope needs at least two sizes, all different"));
+        }
+        let counts = [("--steps", self.steps as u64), ("--seeds", self.seeds)];
+        if let Some((key, _)) = counts.iter().find(|(_, n)| *n == 0) {
+            return Err(Error::config(key, "0 must be at least 1"));
+        }
+        if !self.tolerance.is_finite() {
+            return Err(Error::config("tolerance", format!("{} must be a number", self.tolerance)));
+        }
+        Ok(())
+    }
+}
+
+/// What one activation did.
+struct Movement {
+    /// rms of its change, by step.
+    changes: Vec<f64>,
+    /// The change up to which it may be rounding, or has no effect on what it is added to.
+    floor: f64,
+}
+
+impl Movement {
+    fn moved(&self, step: usize) -> bool {
+        self.changes[step] > self.floor
+    }
+}
+
+type Movements = BTreeMap<Name, Movement>;
+
+/// The check of any models: `build` makes the one of a size and a seed (from 0), whose activations are those that it shows to
+/// a [`Probe`].
+///
+/// # Errors
+/// Those of `build`, and [`Error::Config`] for fewer than two different sizes, no step or no seed.
+pub fn of_models<M: LanguageModel>(
+    options: &Options,
+    mut build: impl FnMut(usize, u64) -> Result<Subject<M>, Error>,
+) -> Result<Report, Error> {
+    options.check()?;
+    // By seed and size.
+    let mut all: Vec<Vec<Movements>> = Vec::new();
+    let mut targets = usize::MAX;
+    for seed in 0..options.seeds {
+        let mut of_seed = Vec::new();
+        for size in &options.sizes {
+            let (movements, different) = movements(build(*size, seed)?, options);
+            of_seed.push(movements);
+            targets = targets.min(different);
+        }
+        all.push(of_seed);
+    }
+    let names: Vec<Name> = all[0][0].keys().copied().collect();
+    Ok(Report { layers: names.into_iter().map(|name| layer(name, &all, options)).collect(), targets })
+}
+
+fn layer(name: Name, all: &[Vec<Movements>], options: &Options) -> Layer {
+    let seeds = all.len() as f64;
+    let of = |size: usize, step: usize| all.iter().map(|seed| seed[size][&name].changes[step]).sum::<f64>() / seeds;
+    let changes: Vec<Vec<f64>> =
+        (0..options.sizes.len()).map(|size| (0..options.steps).map(|step| of(size, step)).collect()).collect();
+    let each = |step: usize| -> Vec<f64> {
+        let point =
+            |seed: &Vec<Movements>, i: usize| ((options.sizes[i] as f64).log2(), seed[i][&name].changes[step].log2());
+        all.iter().map(|seed| slope(&(0..options.sizes.len()).map(|i| point(seed, i)).collect::<Vec<_>>())).collect()
+    };
+    let has_moved = |step: usize| all.iter().flatten().all(|movements| movements[&name].moved(step));
+    let (slopes, spread) = (0..options.steps)
+        .map(|step| if has_moved(step) { mean_and_std(&each(step)) } else { (f64::NAN, f64::NAN) })
+        .unzip();
+    let has_overflown = changes.iter().flatten().any(|change| !change.is_finite());
+    let mut layer = Layer { name: name.shown(options.axis), changes, slopes, spread, verdict: Verdict::Overflows };
+    if !has_overflown {
+        layer.verdict = verdict(&layer.slopes, &layer.spread, options.tolerance);
+    }
+    layer
+}
+
+/// The verdict of the slopes after each step; a slope is NaN where there is none.
+fn verdict(slopes: &[f64], spread: &[f64], tolerance: f64) -> Verdict {
+    let steps = || slopes.iter().zip(spread).filter(|(slope, _)| !slope.is_nan());
+    if slopes.last().is_none_or(|slope| slope.is_nan()) {
+        Verdict::Still
+    } else if steps().any(|(slope, _)| *slope > tolerance) {
+        Verdict::Grows
+    } else if steps().any(|(slope, spread)| *spread > tolerance && slope + spread > tolerance) {
+        Verdict::Undecided
+    } else if steps().all(|(slope, _)| *slope < -tolerance) {
+        Verdict::Shrinks
+    } else {
+        Verdict::Holds
+    }
+}
+
+/// Which activation; over depth only the first and the last block are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    Embedding,
+    Logits(usize),
+    Branch(usize, bool),
+    Stream(usize),
+    Last,
+    Output,
+}
+
+impl Name {
+    fn shown(self, axis: Axis) -> String {
+        let block = |l: usize| match axis {
+            Axis::Width => format!("block {}", l + 1),
+            Axis::Depth if l == 0 => "first block".into(),
+            Axis::Depth => "last block".into(),
+        };
+        match self {
+            Self::Embedding => "embedding".into(),
+            Self::Logits(l) => format!("{}, attention logits", block(l)),
+            Self::Branch(l, false) => format!("{}, attention", block(l)),
+            Self::Branch(l, true) => format!("{}, mlp", block(l)),
+            Self::Stream(l) => format!("{}, stream", block(l)),
+            Self::Last => "what the head reads".into(),
+            Self::Output => "logits".into(),
+        }
+    }
+}
+
+/// The model of a configuration, calibrated and without dropout.
+fn subject(config: &RunConfig, options: &Options) -> Result<Subject, Error> {
+    let (config, task) = config.prepare()?;
+    let config = RunConfig { optimizer: config.optimizer.without_decay(), ..config };
+    if device::is_host(&config.backend) {
+        Need::of_seen(&config, &config.plan()?, options.axis == Axis::Width).check(&config)?;
+    }
+    let plain = device::from_name(&config.backend)?;
+    let trainer = Trainer::of(&config, &plain)?;
+    let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
+    Ok(Subject {
+        trainer: trainer.with_dropout(0.0),
+        batch: task.batch(config.seed, 1, 0..config.train.batch_size),
+        blocks: config.model.n_layers,
+        lr: config.optimizer.lr(),
+        precision: config.train.precision,
+    })
+}
+
+/// What a few steps do to every activation of one model, and how many different tokens its batch asks for.
+fn movements<M: LanguageModel>(subject: Subject<M>, options: &Options) -> (Movements, usize) {
+    let Subject { mut trainer, batch, blocks, lr, precision } = subject;
+    let targets: HashSet<i32> = batch.asked_targets().map(|(_, target)| target).collect();
+    let first = seen(&trainer, &batch, blocks, options.axis);
+    let still = |name: &Name| Movement { changes: Vec::new(), floor: floor(*name, &first, precision) };
+    let mut movements: Movements = first.keys().map(|name| (*name, still(name))).collect();
+    for _ in 0..options.steps {
+        (trainer, _) = trainer.step(std::slice::from_ref(&batch), lr, false);
+        let now = seen(&trainer, &batch, blocks, options.axis);
+        for (name, movement) in &mut movements {
+            let change = first[name].iter().zip(&now[name]).map(|(a, b)| f64::from(a - b));
+            movement.changes.push(rms(change));
+        }
+    }
+    (movements, targets.len())
+}
+
+fn rms(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    (values.map(|x| x * x).sum::<f64>() / count).sqrt()
+}
+
+/// The change of an activation that is no more than rounding. What a branch writes is held against the stream, to which it
+/// is added, so that a branch may start at 0; logits against 1, what a softmax tells apart.
+fn floor(name: Name, first: &BTreeMap<Name, Vec<f32>>, precision: Precision) -> f64 {
+    // Some roundings of f32, and one of bf16, whose changes are far above it at any usual learning rate.
+    let rounding = match precision {
+        Precision::F32 => 2f64.powi(-20),
+        Precision::Bf16 => 2f64.powi(-8),
+    };
+    let size = |name: Name| first.get(&name).map_or(0.0, |values| rms(values.iter().map(|x| f64::from(*x))));
+    let size = match name {
+        Name::Embedding | Name::Stream(_) | Name::Last => size(name),
+        Name::Branch(block, _) => size(Name::Stream(block)),
+        Name::Logits(_) | Name::Output => size(name).max(1.0),
+    };
+    rounding * size
+}
+
+/// Every activation of a batch, as in training but without dropout: a norm of the batch would show its running averages
+/// otherwise, which move without a gradient.
+fn seen<M: LanguageModel>(trainer: &Trainer<M>, batch: &Batch, blocks: usize, axis: Axis) -> BTreeMap<Name, Vec<f32>> {
+    let probe = Seen { blocks, axis, all: RefCell::default() };
+    let (tokens, _) = batch.tensors(trainer.device());
+    trainer.model.logits(tokens, &probe);
+    probe.all.into_inner()
+}
+
+struct Seen {
+    blocks: usize,
+    axis: Axis,
+    all: RefCell<BTreeMap<Name, Vec<f32>>>,
+}
+
+impl Seen {
+    /// The numbers under which a block is compared: a single one is both the first and the last.
+    fn indices(&self, block: usize) -> Vec<usize> {
+        match self.axis {
+            Axis::Width => vec![block],
+            Axis::Depth => {
+                let (first, last) = (block == 0, block + 1 == self.blocks);
+                [first.then_some(0), last.then_some(1)].into_iter().flatten().collect()
+            }
+        }
+    }
+
+    fn note<const D: usize>(&self, name: Name, x: &Tensor<D>) {
+        let values = x.clone().cast(FloatDType::F32).into_data().iter::<f32>().collect();
+        self.all.borrow_mut().insert(name, values);
+    }
+}
+
+impl Probe for Seen {
+    fn stream(&self, point: Point, x: Tensor<2>) -> Tensor<2> {
+        let names = match point {
+            Point::Embedding => vec![Name::Embedding],
+            Point::Block(l) => self.indices(l).into_iter().map(Name::Stream).collect(),
+            Point::FinalNorm => vec![Name::Last],
+            Point::Logits => vec![Name::Output],
+        };
+        names.into_iter().for_each(|name| self.note(name, &x));
+        x
+    }
+
+    fn branch(&self, block: usize, branch: Branch, y: Tensor<2>) -> Tensor<2> {
+        self.indices(block).into_iter().for_each(|block| self.note(Name::Branch(block, branch == Branch::Mlp), &y));
+        y
+    }
+
+    fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
+        let indices = self.indices(block);
+        if !indices.is_empty() {
+            let (logits, later) = attention_logits(q.clone(), k.clone(), scale);
+            let logits = logits.mask_fill(later, 0.0);
+            indices.into_iter().for_each(|block| self.note(Name::Logits(block), &logits));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: f64 = f64::NAN;
+
+    #[test]
+    fn a_verdict_needs_slopes_and_seeds_that_agree() {
+        for (slopes, spread, expected) in [
+            (&[0.1, 0.2][..], &[0.1, 0.1][..], Verdict::Holds),
+            (&[0.1, 0.3], &[0.0, 0.0], Verdict::Grows),
+            (&[0.3, 0.1], &[9.0, 9.0], Verdict::Grows),
+            (&[-0.3, -0.4], &[0.1, NONE], Verdict::Shrinks),
+            // Steps before it moved are left out, and what never moved has no verdict.
+            (&[NONE, 0.2], &[NONE, 0.1], Verdict::Holds),
+            (&[NONE, 0.3], &[NONE, 0.1], Verdict::Grows),
+            (&[NONE, NONE], &[NONE, NONE], Verdict::Still),
+            (&[0.1, NONE], &[0.1, NONE], Verdict::Still),
+            (&[], &[], Verdict::Still),
+            // A mean that holds and seeds that do not; a spread all of which is below the tolerance.
+            (&[0.1, 0.1], &[0.1, 0.9], Verdict::Undecided),
+            (&[-1.0, -1.0], &[0.5, 0.5], Verdict::Shrinks),
+            // One seed knows nothing of a spread.
+            (&[0.1], &[NONE], Verdict::Holds),
+        ] {
+            assert_eq!(verdict(slopes, spread, 0.25), expected, "{slopes:?} {spread:?}");
+        }
+    }
+
+    #[test]
+    fn every_activation_has_to_hold() {
+        let layer = |verdict| Layer {
+            name: format!("{verdict:?}"),
+            changes: Vec::new(),
+            slopes: Vec::new(),
+            spread: Vec::new(),
+            verdict,
+        };
+        let options = Options { axis: Axis::Depth, sizes: vec![1, 2], steps: 4, seeds: 1, tolerance: 0.25 };
+        use Verdict::{Grows, Holds, Overflows, Shrinks, Still, Undecided};
+        for (verdicts, targets, expected, says) in [
+            (&[Holds, Shrinks][..], 2, Conclusion::Holds, "holds: what 4 steps change does not grow with the depth"),
+            (&[Holds, Grows, Still], 2, Conclusion::Fails, "fails: 1 of 3 activations"),
+            (&[Holds, Overflows], 2, Conclusion::Fails, "1 overflow"),
+            (&[Holds, Still], 2, Conclusion::Undecided, "1 of 2 activations did not move at every depth"),
+            (&[Holds, Undecided], 2, Conclusion::Undecided, "spreads by more than the tolerance: Undecided"),
+            (&[Holds, Holds], 1, Conclusion::Undecided, "is the same"),
+            (&[Still, Still], 2, Conclusion::NothingMoved, "nothing moved"),
+            (&[], 2, Conclusion::NothingMoved, "nothing moved"),
+        ] {
+            let report = Report { layers: verdicts.iter().copied().map(layer).collect(), targets };
+            assert_eq!(report.conclusion(), expected, "{verdicts:?}");
+            assert!(report.said(&options).contains(says), "{}", report.said(&options));
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! One step of a run, made again and looked at from inside: where the first number stands that is not finite.
+
+use crate::signal::attention_logits;
+use burn::module::ParamId;
+use burn::tensor::Tensor;
+use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::Path;
+use unitgain_model::{Branch, ParamTable, Point, Probe, weights};
+use unitgain_train::folder::CHECKPOINTS;
+use unitgain_train::folder::checkpoint::{self, Checkpoint, Position, host};
+use unitgain_train::run::divergence::{Action, Divergence};
+use unitgain_train::run::lr;
+use unitgain_train::{
+    Batch, Error, Gradients, RunConfig, Summary, Trainer, calibrate, device, folder::metrics, loss, read_rows,
+};
+
+/// The part of a step that a number belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pass {
+    /// The forward pass and the loss.
+    Forward,
+    /// The backward pass.
+    Backward,
+    /// The weights after the update.
+    Update,
+}
+
+impl Pass {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Update => "update",
+        }
+    }
+}
+
+/// A tensor of a step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Look {
+    /// Where in the step.
+    pub pass: Pass,
+    /// Block, for a tensor inside one.
+    pub block: Option<usize>,
+    /// Role of the weight that it belongs to: the output of that linear layer, its gradient, or itself.
+    pub role: Option<String>,
+    /// What it is.
+    pub what: String,
+    /// Largest size of its finite elements.
+    pub largest: f64,
+    /// Number of elements that are not finite.
+    pub not_finite: usize,
+    /// Number of elements.
+    pub elements: usize,
+}
+
+/// A step, in the order in which it computes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replay {
+    /// The step.
+    pub step: usize,
+    /// Step of the checkpoint that it was made from; 0 for the weights before the first step.
+    pub from: usize,
+    /// Learning rate of the step.
+    pub lr: f64,
+    /// Loss of the step; `null` in JSON where it is not finite.
+    pub loss: f32,
+    /// Whether loss and gradients of the step, made as the run makes it, are finite.
+    pub is_finite: bool,
+    /// Every tensor that was looked at.
+    pub looks: Vec<Look>,
+}
+
+impl Replay {
+    /// The first tensor that is not finite.
+    pub fn first(&self) -> Option<&Look> {
+        self.looks.iter().find(|look| look.not_finite > 0)
+    }
+}
+
+/// Makes a step of the run in a folder again, from the newest checkpoint before it or from the first step, and looks at
+/// every tensor that it passes. A step that diverged is made as it diverged, the last time if it did so twice; every other
+/// as it was after the run went back for the last time. Nothing is written. `on_step` is told each step on the way, and the
+/// last.
+///
+/// # Errors
+/// As [`Checkpoint::read`] and [`RunConfig::prepare`]; [`Error::Config`] for a step that the run does not have.
+pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize) + Send)) -> Result<Replay, Error> {
+    let mut config = RunConfig::of_run(folder, &[])?;
+    if step == 0 || step > config.train.steps {
+        let problem = format!("{step} must be from 1 to train.steps = {}", config.train.steps);
+        return Err(Error::Config { origin: folder.display().to_string(), key: "--step".into(), problem });
+    }
+    config.model.vocab_size = None;
+    let course = Course::of(folder, step)?;
+    let checkpoint = before(folder, step, course.common)?;
+    device::compute(&config, || {
+        let (config, task) = config.prepare()?;
+        let device = device::from_name(&config.backend)?;
+        let (mut trainer, position) = match checkpoint {
+            Some(checkpoint) => {
+                checkpoint.check_data(&task)?;
+                (checkpoint.trainer(&config, &device)?, checkpoint.position)
+            }
+            None => {
+                let trainer = Trainer::of(&config, &device)?;
+                (calibrate(trainer, &config, &task, &mut |_, _| ())?.0, Position::start(&task))
+            }
+        };
+        for made in position.step + 1..step {
+            if !course.is_skipped(made) {
+                let lr = lr(&config, course.rate(made), made);
+                trainer = trainer.step(&config.batches(&task, made), lr, false).0;
+            }
+            on_step(made - position.step, step - position.step);
+        }
+        let batches = config.batches(&task, step);
+        let mut looks = Vec::new();
+        // A forward pass moves running averages, which the step itself does once more.
+        let before =
+            weights::of(&trainer.model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
+        for (micro, batch) in batches.iter().enumerate() {
+            trainer.seed_dropout(micro);
+            look_at(&trainer, batch, config.model.attention_softcap, &mut looks);
+        }
+        trainer.model = weights::assign(trainer.model, &before)
+            .unwrap_or_else(|problem| unreachable!("the model's own weights: {problem}"));
+        let lr = lr(&config, course.rate(step), step);
+        let (trainer, row) = trainer.step(&batches, lr, false);
+        let row = read_rows(&[row]).remove(0);
+        let updated = weights::of(&trainer.model);
+        for (entry, (_, _, values)) in trainer.table.iter().zip(&updated) {
+            let role = Some(entry.role().name().to_string());
+            looks.push(looked(Pass::Update, entry.block, role, entry.path.clone(), values.iter().copied()));
+        }
+        on_step(step - position.step, step - position.step);
+        if let Some(recorded) = course.recorded.filter(|loss| loss.to_bits() != row.loss.to_bits()) {
+            tracing::warn!("the loss of step {step} is {}, and the run recorded {recorded}", row.loss);
+        }
+        Ok(Replay {
+            step,
+            from: position.step,
+            lr,
+            loss: row.loss,
+            is_finite: row.not_finite(&trainer.table).is_none(),
+            looks,
+        })
+    })
+}
+
+/// The way that a run took to a step.
+struct Course {
+    /// What happened before.
+    divergences: Vec<Divergence>,
+    /// Last step whose checkpoint is of this way: the run may have gone back behind later ones.
+    common: usize,
+    /// Loss that the run recorded of the step.
+    recorded: Option<f32>,
+}
+
+impl Course {
+    fn of(folder: &Path, step: usize) -> Result<Self, Error> {
+        let mut divergences = match Summary::of_run(folder) {
+            Ok(summary) => summary.divergences,
+            Err(_) => Checkpoint::of_run(folder)?.map_or(Vec::new(), |checkpoint| checkpoint.position.divergences),
+        };
+        let records = metrics::of_run(folder).unwrap_or_default();
+        let recorded = records.iter().find(|record| record.step == step).map(|record| record.loss);
+        let mut common = usize::MAX;
+        let diverged = divergences.iter().rposition(|divergence| divergence.step == step);
+        if let Some(at) = diverged {
+            let later = divergences.split_off(at);
+            common = later.iter().filter_map(|divergence| divergence.went_to()).min().unwrap_or(usize::MAX);
+        }
+        Ok(Self { divergences, common, recorded: recorded.filter(|_| diverged.is_none()) })
+    }
+
+    /// What the learning rate of a step is multiplied by: that of the last time that the run went back before it.
+    fn rate(&self, step: usize) -> f64 {
+        let rates = self.divergences.iter().rev().filter_map(|divergence| match divergence.action {
+            Action::Rewound { to, rate } if to < step => Some(rate),
+            Action::Rewound { .. } | Action::Skipped {} | Action::Stopped {} => None,
+        });
+        rates.into_iter().next().unwrap_or(1.0)
+    }
+
+    fn is_skipped(&self, step: usize) -> bool {
+        self.divergences.iter().any(|divergence| divergence.is_skipped() && divergence.step == step)
+    }
+}
+
+/// The newest checkpoint before a step, and not after another one.
+fn before(folder: &Path, step: usize, last: usize) -> Result<Option<Checkpoint>, Error> {
+    let folder = folder.join(CHECKPOINTS);
+    let all = if folder.is_dir() { checkpoint::list(&folder)? } else { Vec::new() };
+    let earlier = all.iter().rev().find(|path| checkpoint::number(path).is_some_and(|n| n < step && n <= last));
+    earlier.map(|path| Checkpoint::read(path)).transpose()
+}
+
+/// Looks at a tensor's elements.
+fn looked(
+    pass: Pass,
+    block: Option<usize>,
+    role: Option<String>,
+    what: String,
+    values: impl Iterator<Item = f32>,
+) -> Look {
+    let (mut largest, mut not_finite, mut elements) = (0.0f64, 0, 0);
+    for value in values {
+        elements += 1;
+        if value.is_finite() {
+            largest = largest.max(f64::from(value.abs()));
+        } else {
+            not_finite += 1;
+        }
+    }
+    Look { pass, block, role, what, largest, not_finite, elements }
+}
+
+/// Looks at the forward and the backward pass of a micro-batch.
+fn look_at(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<Look>) {
+    let plain = trainer.device().clone();
+    let seen = Seen {
+        table: &trainer.table,
+        paths: calibrate::paths(&trainer.model),
+        softcap,
+        looks: RefCell::default(),
+        leaves: RefCell::default(),
+    };
+    let loss = loss(&trainer.model, batch, &plain, &seen);
+    looks.extend(seen.looks.take());
+    looks.push(looked(Pass::Forward, None, None, "loss".into(), host(loss.clone().inner()).into_iter()));
+    let mut graph = loss.backward();
+    let gradients = Gradients::taken(&mut graph, &trainer.model);
+    let mut each: Vec<Look> = Vec::new();
+    for (entry, gradient) in trainer.table.iter().zip(gradients.iter()) {
+        let Some(gradient) = gradient else { continue };
+        let values = host(gradient.clone());
+        let role = Some(entry.role().name().to_string());
+        each.push(looked(Pass::Backward, entry.block, role, format!("gradient of {}", entry.path), values.into_iter()));
+    }
+    // The backward pass goes from the head to the embedding: after the gradient of the stream behind a block come those of
+    // the block's weights, from the last to the first.
+    let mut in_order: Vec<Look> = Vec::new();
+    let (mut inside, outside): (Vec<Look>, Vec<Look>) = each.into_iter().partition(|look| look.block.is_some());
+    let (before, after): (Vec<Look>, Vec<Look>) =
+        outside.into_iter().partition(|look| look.role.as_deref() == Some("embedding"));
+    in_order.extend(after.into_iter().rev());
+    for (point, leaf) in seen.leaves.into_inner().into_iter().rev() {
+        let block = if let Point::Block(block) = point { Some(block) } else { None };
+        if let Some(gradient) = leaf.grad(&graph) {
+            let values = host(gradient);
+            let what = format!("gradient of the {}", named(point));
+            in_order.push(looked(Pass::Backward, block, None, what, values.into_iter()));
+        }
+        let (own, others): (Vec<Look>, Vec<Look>) =
+            inside.into_iter().partition(|look| block.is_some() && look.block == block);
+        in_order.extend(own.into_iter().rev());
+        inside = others;
+    }
+    in_order.extend(before.into_iter().rev());
+    looks.extend(in_order);
+}
+
+fn named(point: Point) -> String {
+    match point {
+        Point::Embedding => "stream before the first block".into(),
+        Point::Block(_) => "stream after the block".into(),
+        Point::FinalNorm => "input of the head".into(),
+        Point::Logits => "logits".into(),
+    }
+}
+
+/// Looks at every tensor that a forward pass shows, and adds a zero to the stream whose gradient is the stream's.
+struct Seen<'a> {
+    table: &'a ParamTable,
+    paths: HashMap<ParamId, String>,
+    softcap: f64,
+    looks: RefCell<Vec<Look>>,
+    leaves: RefCell<Vec<(Point, Tensor<2>)>>,
+}
+
+impl Seen<'_> {
+    fn push(&self, block: Option<usize>, role: Option<String>, what: String, values: Vec<f32>) {
+        self.looks.borrow_mut().push(looked(Pass::Forward, block, role, what, values.into_iter()));
+    }
+}
+
+impl Probe for Seen<'_> {
+    fn stream(&self, point: Point, x: Tensor<2>) -> Tensor<2> {
+        let block = if let Point::Block(block) = point { Some(block) } else { None };
+        self.push(block, None, named(point), host(x.clone().inner()));
+        if point == Point::Logits || point == Point::FinalNorm {
+            return x;
+        }
+        let leaf = Tensor::zeros(x.shape(), &x.device()).require_grad();
+        self.leaves.borrow_mut().push((point, leaf.clone()));
+        x + leaf
+    }
+
+    fn branch(&self, block: usize, branch: Branch, y: Tensor<2>) -> Tensor<2> {
+        let branch = match branch {
+            Branch::Attention => "attention",
+            Branch::Mlp => "MLP",
+        };
+        self.push(Some(block), None, format!("what the {branch} branch writes"), host(y.clone().inner()));
+        y
+    }
+
+    fn sees_layers(&self) -> bool {
+        true
+    }
+
+    fn linear(&self, weight: ParamId, y: Tensor<2>) -> Tensor<2> {
+        let path = self.paths.get(&weight).cloned().unwrap_or_default();
+        let entry = self.table.iter().find(|entry| entry.path == path);
+        let role = entry.map(|entry| entry.role().name().to_string());
+        self.push(entry.and_then(|entry| entry.block), role, format!("output of {path}"), host(y.clone().inner()));
+        y
+    }
+
+    fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
+        self.push(Some(block), Some("query".into()), "queries, as they are multiplied".into(), host(q.clone().inner()));
+        self.push(Some(block), Some("key".into()), "keys, as they are multiplied".into(), host(k.clone().inner()));
+        let (logits, later) = attention_logits(q.clone().inner(), k.clone().inner(), scale);
+        let logits = if self.softcap > 0.0 { (logits / self.softcap).tanh() * self.softcap } else { logits };
+        let values = logits.mask_fill(later, 0.0).into_data().iter::<f32>().collect();
+        self.push(Some(block), None, "attention logits".into(), values);
+    }
+}

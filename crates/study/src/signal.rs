@@ -1,0 +1,312 @@
+//! The signal of a model on one batch: how large the stream, the branches, the gradients and the attention logits are, block
+//! by block, before it is trained or after.
+
+use burn::tensor::{Bool, FloatDType, Tensor, activation};
+use serde::Serialize;
+use std::cell::RefCell;
+use unitgain_init::matrix::singular_values;
+use unitgain_model::{Branch, ParamEntry, Point, Probe, weights};
+use unitgain_train::folder::checkpoint::Checkpoint;
+use unitgain_train::{Error, Gradients, RunConfig, Task, Trainer, calibrate, device, loss};
+
+/// What one block does.
+#[derive(Clone, Debug, Serialize)]
+pub struct BlockSignal {
+    /// rms of the stream behind the block.
+    pub stream: f64,
+    /// rms of what attention writes, its scale included.
+    pub attention: f64,
+    /// rms of what the MLP writes.
+    pub mlp: f64,
+    /// `attention` over the rms of the stream before the block.
+    pub attention_share: f64,
+    /// `mlp` over the same.
+    pub mlp_share: f64,
+    /// rms of the loss's gradient by an entry of the stream behind the block, times the number of entries of a batch: that
+    /// of a loss that is summed over tokens.
+    pub stream_gradient: f64,
+    /// Norm of the gradients of the block's parameters together.
+    pub gradient: f64,
+    /// Mean entropy of attention's weights, as a part of that of uniform ones, over all positions but the first; NaN for
+    /// a context of one token.
+    pub entropy: f64,
+    /// Largest size of an attention logit that is not masked.
+    pub largest_logit: f64,
+    /// Largest and smallest singular value of the block's matrices; None where they were left out.
+    pub singular_values: Option<[f64; 2]>,
+}
+
+/// The singular values s of a matrix, as it is stored: before a weight norm and a multiplier.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spectrum {
+    /// Path of the parameter.
+    pub path: String,
+    /// Name of its role.
+    pub role: &'static str,
+    /// Rows and columns, `[fan_in, fan_out]`.
+    pub shape: [usize; 2],
+    /// Largest singular value.
+    pub largest: f64,
+    /// Smallest singular value.
+    pub smallest: f64,
+    /// `sum s^2 / max s^2`, from 1 (rank one) to the number of rows or columns (all equal); 0 for a matrix of zeros.
+    pub stable_rank: f64,
+}
+
+impl Spectrum {
+    fn of(entry: &ParamEntry, values: &[f32]) -> Option<Self> {
+        let [rows, columns] = *entry.shape.as_slice() else { return None };
+        let all = singular_values(values, rows, columns);
+        let (largest, smallest) = (*all.first()?, *all.last()?);
+        let squares = all.iter().map(|s| (s / largest).powi(2)).sum::<f64>();
+        Some(Self {
+            path: entry.path.clone(),
+            role: entry.role().name(),
+            shape: [rows, columns],
+            largest,
+            smallest,
+            stable_rank: if largest == 0.0 { 0.0 } else { squares },
+        })
+    }
+}
+
+/// The signal of one model.
+#[derive(Clone, Debug, Serialize)]
+pub struct Signal {
+    /// Seed of the run, and of the batch.
+    pub seed: u64,
+    /// Steps that the model was trained for.
+    pub step: usize,
+    /// Loss of the batch.
+    pub loss: f64,
+    /// rms of the stream before the first block.
+    pub embedding: f64,
+    /// rms of what the head reads.
+    pub final_norm: f64,
+    /// rms of the logits.
+    pub logits: f64,
+    /// Every block, from the first.
+    pub blocks: Vec<BlockSignal>,
+    /// The spectrum of every weight matrix; empty where it was left out.
+    pub matrices: Vec<Spectrum>,
+    /// Norm of the gradient of each parameter, by path.
+    pub gradients: Vec<(String, f64)>,
+    /// Gradient of the last block's parameters over that of the first's.
+    pub last_over_first: f64,
+    /// Exponent a of the stream's growth, rms ~ l^a: the slope of its logarithm over that of the block's number.
+    pub growth: f64,
+}
+
+impl Signal {
+    /// Whether everything is a number that f32 has. What needs two tokens or two blocks does not count.
+    pub fn is_finite(&self) -> bool {
+        let whole = [self.loss, self.embedding, self.final_norm, self.logits];
+        let of = |b: &BlockSignal| [b.stream, b.attention, b.mlp, b.stream_gradient, b.gradient, b.largest_logit];
+        let mut all = self.blocks.iter().flat_map(of).chain(whole).chain(self.gradients.iter().map(|(_, norm)| *norm));
+        all.all(f64::is_finite)
+    }
+
+    /// The blocks, from 0, none of whose parameters has a gradient at step 0.
+    pub fn without_gradient(&self) -> Vec<usize> {
+        (0..self.blocks.len()).filter(|l| self.blocks[*l].gradient == 0.0).collect()
+    }
+}
+
+/// Slope of the line through points by least squares; NaN for less than two.
+pub fn slope(points: &[(f64, f64)]) -> f64 {
+    let n = points.len() as f64;
+    let (mx, my) = (points.iter().map(|p| p.0).sum::<f64>() / n, points.iter().map(|p| p.1).sum::<f64>() / n);
+    let over: f64 = points.iter().map(|(x, y)| (x - mx) * (y - my)).sum();
+    over / points.iter().map(|(x, _)| (x - mx).powi(2)).sum::<f64>()
+}
+
+/// Mean, and standard deviation of the sample, which one value does not have: NaN.
+pub fn mean_and_std(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let square = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
+    (mean, if values.len() > 1 { (square / (count - 1.0)).sqrt() } else { f64::NAN })
+}
+
+/// Measures one model at step 0 on the batch of its first step, calibrated as its configuration asks and without dropout.
+/// `spectrum` adds the singular values of every weight matrix.
+///
+/// # Errors
+/// As [`RunConfig::prepare`] and [`calibrate()`].
+pub fn measure(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
+    device::compute(config, || {
+        let (config, task) = config.prepare()?;
+        let trainer = Trainer::of(&config, &device::from_name(&config.backend)?)?;
+        let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
+        measured(&config, &task, trainer, 0, spectrum)
+    })
+}
+
+/// Measures the model of a checkpoint as [`measure`] does a new one, on the same batch, so that both can be compared.
+/// `config` is that of the checkpoint with another seed (of the batch), backend, batch or place of the data.
+///
+/// # Errors
+/// As [`RunConfig::prepare`], and [`Error::Checkpoint`] for a configuration of another model or other data.
+pub fn measure_trained(checkpoint: &Checkpoint, config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
+    device::compute(config, || {
+        let mut config = config.clone();
+        // The data say it again; their vocabulary is compared below.
+        config.model.vocab_size = None;
+        let (config, task) = config.prepare()?;
+        checkpoint.check_data(&task)?;
+        checkpoint.check_model(&config.model)?;
+        let trainer = checkpoint.trainer(&config, &device::from_name(&config.backend)?)?;
+        measured(&config, &task, trainer, checkpoint.position.step, spectrum)
+    })
+}
+
+fn measured(config: &RunConfig, task: &Task, trainer: Trainer, step: usize, spectrum: bool) -> Result<Signal, Error> {
+    let plain = trainer.device().clone();
+    let trainer = trainer.with_dropout(0.0);
+    let batch = task.batch(config.seed, 1, 0..config.train.batch_size);
+    let seen = Seen { softcap: config.model.attention_softcap, ..Seen::default() };
+    let loss = loss(&trainer.model, &batch, &plain, &seen);
+    let value = f64::from(loss.clone().into_scalar::<f32>());
+    let mut graph = loss.backward();
+    let squares = Gradients::taken(&mut graph, &trainer.model).squares(&plain);
+    let squares: Vec<f64> = squares.into_data().iter::<f32>().map(f64::from).collect();
+    let leaves = seen.leaves.into_inner();
+    let of_stream: Vec<Tensor<1>> = leaves
+        .iter()
+        .map(|leaf| leaf.grad(&graph).map_or_else(|| Tensor::zeros([1], &plain), |g| g.square().mean()))
+        .collect();
+    // What the loss is divided by.
+    let tokens = batch.asked();
+    let read = |all: Vec<Tensor<1>>| -> Vec<f64> {
+        if all.is_empty() {
+            return Vec::new();
+        }
+        Tensor::cat(all, 0).into_data().iter::<f32>().map(|x| f64::from(x).sqrt()).collect()
+    };
+    let stream = read(seen.stream.into_inner());
+    let branches = read(seen.branches.into_inner());
+    let of_stream = read(of_stream);
+    let attention: Vec<f64> = match seen.attention.into_inner() {
+        all if all.is_empty() => Vec::new(),
+        all => Tensor::cat(all, 0).into_data().iter::<f32>().map(f64::from).collect(),
+    };
+    let layers = config.model.n_layers;
+    let spectra: Vec<(Option<usize>, Spectrum)> = trainer
+        .table
+        .iter()
+        .zip(if spectrum { weights::of(&trainer.model) } else { Vec::new() })
+        .filter(|(entry, _)| entry.role().is_matrix())
+        .filter_map(|(entry, (.., values))| Some((entry.block, Spectrum::of(entry, &values)?)))
+        .collect();
+    let blocks = (0..layers)
+        .map(|l| {
+            let own = trainer.table.iter().zip(&squares).filter(|(entry, _)| entry.block == Some(l));
+            let gradient = own.map(|(_, square)| square).sum::<f64>().sqrt();
+            let of_block = spectra.iter().filter(|(block, _)| *block == Some(l));
+            let range = of_block.fold(None, |range: Option<[f64; 2]>, (_, of)| {
+                Some(range.map_or([of.largest, of.smallest], |[a, b]| [a.max(of.largest), b.min(of.smallest)]))
+            });
+            BlockSignal {
+                stream: stream[l + 1],
+                attention: branches[2 * l],
+                mlp: branches[2 * l + 1],
+                attention_share: branches[2 * l] / stream[l],
+                mlp_share: branches[2 * l + 1] / stream[l],
+                stream_gradient: of_stream[l + 1] * tokens,
+                gradient,
+                entropy: attention[2 * l],
+                largest_logit: attention[2 * l + 1],
+                singular_values: range,
+            }
+        })
+        .collect::<Vec<_>>();
+    let by_depth: Vec<(f64, f64)> =
+        blocks.iter().enumerate().map(|(l, block)| (((l + 1) as f64).ln(), block.stream.ln())).collect();
+    Ok(Signal {
+        seed: config.seed,
+        step,
+        loss: value,
+        embedding: stream[0],
+        final_norm: stream[layers + 1],
+        logits: stream[layers + 2],
+        matrices: spectra.into_iter().map(|(_, of)| of).collect(),
+        gradients: trainer.table.iter().zip(&squares).map(|(e, square)| (e.path.clone(), square.sqrt())).collect(),
+        last_over_first: blocks[layers - 1].gradient / blocks[0].gradient,
+        growth: slope(&by_depth),
+        blocks,
+    })
+}
+
+/// Notes mean squares on the device, and adds a zero to the stream whose gradient is the stream's.
+#[derive(Default)]
+struct Seen {
+    softcap: f64,
+    stream: RefCell<Vec<Tensor<1>>>,
+    branches: RefCell<Vec<Tensor<1>>>,
+    leaves: RefCell<Vec<Tensor<2>>>,
+    /// Entropy and largest logit of each block.
+    attention: RefCell<Vec<Tensor<1>>>,
+}
+
+impl Probe for Seen {
+    fn stream(&self, point: Point, x: Tensor<2>) -> Tensor<2> {
+        self.stream.borrow_mut().push(x.clone().inner().square().mean());
+        if point == Point::Logits || point == Point::FinalNorm {
+            return x;
+        }
+        let leaf = Tensor::zeros(x.shape(), &x.device()).require_grad();
+        self.leaves.borrow_mut().push(leaf.clone());
+        x + leaf
+    }
+
+    fn branch(&self, _: usize, _: Branch, y: Tensor<2>) -> Tensor<2> {
+        self.branches.borrow_mut().push(y.clone().inner().square().mean());
+        y
+    }
+
+    fn attention(&self, _: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
+        let (logits, later) = attention_logits(q.clone().inner(), k.clone().inner(), scale);
+        let [batch, heads, time, _] = logits.dims();
+        let logits = if self.softcap > 0.0 { (logits / self.softcap).tanh() * self.softcap } else { logits };
+        let largest = logits.clone().abs().mask_fill(later.clone(), 0.0).max();
+        let weights = activation::softmax(logits.mask_fill(later, f32::NEG_INFINITY), 3);
+        // 0 ln 0 is 0.
+        let entropy = -(weights.clone() * (weights + 1e-30).log()).sum_dim(3);
+        let entropy = entropy.reshape([batch * heads, time]).mean_dim(0).reshape([time]);
+        let share: Vec<f32> = (0..time)
+            .map(|t| {
+                if time == 1 {
+                    f32::NAN
+                } else if t == 0 {
+                    0.0
+                } else {
+                    1.0 / (((t + 1) as f32).ln() * (time - 1).max(1) as f32)
+                }
+            })
+            .collect();
+        let share = Tensor::<1>::from_floats(share.as_slice(), &entropy.device());
+        self.attention.borrow_mut().extend([(entropy * share).sum(), largest]);
+    }
+}
+
+/// `scale q k^T` in f32, `[batch, heads, time, time]`, of queries and keys `[batch, time, heads, head_dim]`, each key once
+/// for every query head of its group, and the mask of what comes later.
+pub(crate) fn attention_logits(q: Tensor<4>, k: Tensor<4>, scale: f64) -> (Tensor<4>, Tensor<4, Bool>) {
+    let [q, k] = [q, k].map(|x| x.cast(FloatDType::F32).swap_dims(1, 2));
+    let ([batch, heads, time, head_dim], [_, kv_heads, ..]) = (q.dims(), k.dims());
+    let k = k.unsqueeze_dim::<5>(2).expand([batch, kv_heads, heads / kv_heads, time, head_dim]);
+    let logits = q.matmul(k.reshape([batch, heads, time, head_dim]).transpose()) * scale;
+    let later = Tensor::<2, Bool>::tril_mask([time, time], 0, &logits.device()).unsqueeze::<4>();
+    (logits, later)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slope_is_that_of_the_line() {
+        assert!((slope(&[(0.0, 1.0), (1.0, 1.5), (2.0, 2.0)]) - 0.5).abs() < 1e-12);
+        assert!(slope(&[(0.0, 1.0)]).is_nan());
+    }
+}

@@ -1,0 +1,98 @@
+//! Sweeps: a run at every combination of the values of some axes, and where the best learning rate is at each size.
+//! `docs/sweeps.md` is the public description.
+
+mod analysis;
+mod config;
+mod plan;
+mod pool;
+mod report;
+
+pub use analysis::{Analysis, AtSize, Cell, Edge, Layout, Optimum, Point, Verdict, Why, analyse, optimum};
+pub use config::{Axis, LR, Loss, SEED, SweepConfig};
+pub use plan::{Job, Planned, plan, shortest};
+pub(crate) use plan::{Resolver, file_safe};
+pub use pool::{Event, OnEvent, Options};
+pub(crate) use pool::{Folder, Mark};
+pub use report::{FORMAT, Made, Report};
+
+use crate::plot;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use unitgain_train::folder::files::write_atomically;
+use unitgain_train::folder::metrics::{self, Status};
+use unitgain_train::{Error, folder::read};
+
+/// A sweep whose every run was checked.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// As read.
+    pub config: SweepConfig,
+    /// All runs, the last axis changing fastest.
+    pub plan: Vec<Planned>,
+    path: PathBuf,
+    text: String,
+}
+
+impl Sweep {
+    /// Reads a sweep and checks all that can be checked of its runs without one of them. `settings` are `key.path=value`
+    /// settings of every run, after those of the file.
+    ///
+    /// # Errors
+    /// [`Error::Io`], those of [`SweepConfig::parse`], and those of [`plan()`], which name the run.
+    pub fn load(path: &Path, settings: &[String]) -> Result<Self, Error> {
+        let text = read::text(path, read::MOST_WRITTEN)?;
+        let config = SweepConfig::parse(&text, path)?;
+        let plan = plan(&config, path, settings)?;
+        Ok(Self { config, plan, path: path.to_path_buf(), text })
+    }
+
+    /// What has become of each run of the plan in the folder `out`, whatever its name there: None for one that has not
+    /// ended. Nothing is written.
+    pub fn ended(&self, out: &Path) -> Vec<Option<Status>> {
+        let made = pool::made(out, |_| true).filter(|run| run.status.has_ended());
+        let there: HashMap<String, Status> = made.map(|run| (run.identity, run.status)).collect();
+        self.plan.iter().map(|run| there.get(&run.job.config.identity()).copied()).collect()
+    }
+
+    /// Makes the runs that are not there yet and writes `sweep.toml`, `sweep.json` and `sweep.svg` beside them.
+    ///
+    /// # Errors
+    /// What a folder or a process refuses; [`Error::Run`] with the run that failed, after `sweep.json` of what there is
+    /// was written. A run that diverges is a result; and so is a report that is not complete, where `on_event` breaks.
+    pub fn run(&self, options: &Options, on_event: &mut OnEvent<'_>) -> Result<Report, Error> {
+        // Other values of an axis, and other axes, are the same sweep: its runs are found by their settings.
+        let mark = Mark { file: "sweep.toml", text: &self.text, is_same: &|_| true };
+        let folder = Folder::open(options, mark)?;
+        let jobs: Vec<Job> = self.plan.iter().map(|run| run.job.clone()).collect();
+        let ended = folder.make(&jobs, on_event)?;
+        let mut made = Vec::with_capacity(jobs.len());
+        for (planned, summary) in self.plan.iter().zip(ended.summaries) {
+            let loss = match &summary {
+                Some(summary) if summary.status == Status::Finished => match self.config.loss {
+                    Loss::Evaluation {} => summary.eval_loss.map(f64::from),
+                    Loss::Window { records } => Some(window(&folder.run(&planned.job.name), records)?),
+                },
+                Some(_) | None => None,
+            };
+            made.push(Made::new(&self.config, planned, summary.as_ref(), loss));
+        }
+        let name = self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let report = Report::new(name, self, made);
+        write_atomically(&options.out.join("sweep.json"), format!("{}\n", report.to_json()).as_bytes())?;
+        match ended.failure {
+            Some(failure) => Err(failure),
+            None => plot::write(&options.out.join("sweep.svg"), &report.panels()).map(|()| report),
+        }
+    }
+}
+
+/// Mean loss of the last records of a run.
+fn window(run: &Path, records: usize) -> Result<f64, Error> {
+    let all = metrics::read(run)?;
+    let last = &all[all.len().saturating_sub(records)..];
+    if last.is_empty() {
+        let problem = "has no records in metrics.jsonl; remove the folder, so that the run is made again".into();
+        return Err(Error::Folder { path: run.to_path_buf(), problem });
+    }
+    Ok(last.iter().map(|record| f64::from(record.loss)).sum::<f64>() / last.len() as f64)
+}

@@ -1,0 +1,520 @@
+//! Runs as processes of their own, some at a time, in a folder that can be gone on with after any end.
+
+use super::plan::Job;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use unitgain_train::folder::files::{self, write_atomically};
+use unitgain_train::folder::metrics::Status;
+use unitgain_train::{Error, RunConfig, Summary, device, device::memory, folder as on_disk, folder::read};
+
+/// Where and how runs are made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `unitgain` program, which trains a run in a process of its own.
+    pub program: PathBuf,
+    /// The folder of all runs.
+    pub out: PathBuf,
+    /// Most runs at once. Default: as many as there are cores; one on a GPU.
+    pub jobs: Option<usize>,
+    /// Runs at once that there is memory for, where that is known. Fewer than `jobs` change no number: each has the threads
+    /// that it would have beside all.
+    pub fit: Option<usize>,
+    /// Whether the runs in the folder are removed first.
+    pub force: bool,
+}
+
+/// What is told of runs that are being made.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// Steps of all runs done so far, and the total.
+    Steps(usize, usize),
+    /// A run has ended.
+    Ended {
+        /// Its name.
+        run: &'a str,
+        /// What it wrote.
+        summary: &'a Summary,
+        /// Whether an earlier call made it.
+        earlier: bool,
+    },
+}
+
+/// Who is told of runs that are being made, and can stop them: each then ends after the step that it is at, and goes on
+/// from there when the runs are made again.
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
+/// What became of runs: the summary of each that has ended, and what stopped the others, if it is an error.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) summaries: Vec<Option<Summary>>,
+    pub(crate) failure: Option<Error>,
+}
+
+/// A folder of runs, held by this process.
+pub(crate) struct Folder<'a> {
+    options: &'a Options,
+    mark: Mark<'a>,
+    _lock: File,
+}
+
+/// The file that says whose a folder is.
+pub(crate) struct Mark<'a> {
+    /// Its name.
+    pub(crate) file: &'a str,
+    /// What it says.
+    pub(crate) text: &'a str,
+    /// Whether a folder with this text is of the same thing.
+    pub(crate) is_same: &'a dyn Fn(&str) -> bool,
+}
+
+/// Between two looks at a process.
+const LOOK: Duration = Duration::from_millis(20);
+/// Longest wait for a process that ends or is to end.
+const ENDING: Duration = Duration::from_secs(10);
+/// Between two looks at the records of all running processes.
+const POLL: Duration = Duration::from_millis(250);
+
+/// First line of a mark: a file of this name that a person wrote is none.
+const WRITTEN: &str = "# Written by unitgain, which keeps its runs in the folders beside this file.\n";
+/// Folders in a folder of runs.
+const FOLDERS: [&str; 3] = ["configs", "runs", "logs"];
+
+impl<'a> Folder<'a> {
+    /// Takes the folder. `mark` says whose it is.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] for a folder that holds something else, or that another process has.
+    pub(crate) fn open(options: &'a Options, mark: Mark<'a>) -> Result<Self, Error> {
+        let out = &options.out;
+        check(options, &mark)?;
+        files::create_folder(out)?;
+        let lock = files::lock(out)?;
+        // What was true before the lock need not be now.
+        check(options, &mark)?;
+        files::remove_unfinished(out, |name| is_result(name, &mark))?;
+        let folder = Self { options, mark, _lock: lock };
+        // First, so that whatever is there after a kill is known as ours.
+        let path = out.join(folder.mark.file);
+        if !path.is_file() {
+            folder.write_mark()?;
+        }
+        for name in FOLDERS {
+            files::create_folder(&out.join(name))?;
+        }
+        files::remove_unfinished(&out.join("configs"), |name| name.ends_with(".toml"))?;
+        if options.force {
+            folder.clear()?;
+        }
+        Ok(folder)
+    }
+
+    fn write_mark(&self) -> Result<(), Error> {
+        let text = format!("{WRITTEN}{}", self.mark.text);
+        write_atomically(&self.options.out.join(self.mark.file), text.as_bytes())
+    }
+
+    /// The run folder of a job.
+    pub(crate) fn run(&self, name: &str) -> PathBuf {
+        self.options.out.join("runs").join(name)
+    }
+
+    /// Removes every run, and nothing that is not of a run.
+    fn clear(&self) -> Result<(), Error> {
+        // All of them before any is removed: one may have outlived the process that started it.
+        let held = self.runs()?.into_iter().map(|path| Ok((free(&path)?, path)));
+        for (lock, path) in held.collect::<Result<Vec<_>, Error>>()? {
+            on_disk::remove(&path)?;
+            let _ = fs::remove_file(path.join(files::LOCK));
+            drop(lock);
+            // A folder with something else in it stays.
+            let _ = fs::remove_dir(path.join(on_disk::CHECKPOINTS));
+            let _ = fs::remove_dir(&path);
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            for own in [format!("configs/{name}.toml"), format!("logs/{name}.log")] {
+                let own = self.options.out.join(own);
+                if own.is_file() {
+                    fs::remove_file(&own).map_err(Error::io("remove", &own))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Those folders in `runs/` that are runs, without links.
+    fn runs(&self) -> Result<Vec<PathBuf>, Error> {
+        let runs = self.options.out.join("runs");
+        let entries = fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten();
+        let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        Ok(folders.map(|entry| entry.path()).filter(|path| on_disk::is_begun(path).unwrap_or(false)).collect())
+    }
+
+    /// Makes the runs that are not there yet, the most expensive first. A run that fails lets those that are being made
+    /// go on to their end, and starts no other.
+    ///
+    /// # Errors
+    /// What a run in the folder or the system refuses; processes that were started are then ended.
+    pub(crate) fn make(&self, jobs: &[Job], on_event: &mut OnEvent<'_>) -> Result<Ended, Error> {
+        let mut summaries: Vec<Option<Summary>> = Vec::with_capacity(jobs.len());
+        let mut waiting: Vec<(usize, Standing)> = Vec::new();
+        let mut flow = ControlFlow::Continue(());
+        self.adopt(jobs)?;
+        self.check_same(jobs)?;
+        for (i, job) in jobs.iter().enumerate() {
+            match self.standing(job)? {
+                Standing::Ended(summary) => {
+                    flow = either(flow, on_event(Event::Ended { run: &job.name, summary: &summary, earlier: true }));
+                    summaries.push(Some(*summary));
+                }
+                standing @ (Standing::New | Standing::Replace | Standing::Resume) => {
+                    waiting.push((i, standing));
+                    summaries.push(None);
+                }
+            }
+        }
+        // What the folder is of, now that nothing is refused.
+        self.write_mark()?;
+        // From the end: the most expensive last.
+        waiting.sort_by(|(a, _), (b, _)| cost(&jobs[*a]).total_cmp(&cost(&jobs[*b])).then(b.cmp(a)));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // By the plan, not by what is left of it: a run's numbers belong to its number of threads.
+        let on_host = jobs.iter().all(|job| device::is_host(&job.config.backend));
+        // Where threads are set, each run at once has its own.
+        let most = jobs.iter().map(|job| job.config.threads).max().unwrap_or(0).max(1);
+        let usual = if on_host { (cores / most).max(1) } else { 1 };
+        let at_once = self.options.jobs.unwrap_or(usual).min(jobs.len()).max(1);
+        let threads = (cores / at_once).max(1);
+        let wanted = at_once;
+        let at_once = wanted.min(self.options.fit.unwrap_or(wanted)).max(1);
+        if at_once < wanted {
+            let left = memory::available().map_or(String::new(), |available| format!(": {available}"));
+            tracing::warn!("{at_once} at once, not {wanted}, since there is no memory for more{left}");
+        }
+        let of: usize = jobs.iter().map(|job| job.config.train.steps).sum();
+        let mut running: Vec<Running> = Vec::new();
+        let mut failure = None;
+        let mut polled: Option<Instant> = None;
+        loop {
+            if flow.is_break() {
+                // Each run ends after the step that it is at.
+                running.iter_mut().for_each(|run| drop(run.child.stdin.take()));
+            }
+            while running.len() < at_once && failure.is_none() && flow.is_continue() {
+                let Some((i, standing)) = waiting.pop() else { break };
+                running.push(self.start(i, &jobs[i], &standing, threads)?);
+            }
+            let (mut still, mut ended) = (Vec::new(), Vec::new());
+            for mut run in running {
+                match run.child.try_wait().map_err(Error::io("wait for", &self.options.program))? {
+                    None => still.push(run),
+                    Some(status) => ended.push((run, status)),
+                }
+            }
+            running = still;
+            if !ended.is_empty() || polled.is_none_or(|at| at.elapsed() >= POLL) || running.is_empty() {
+                let made_before = jobs.iter().zip(&summaries).filter(|(_, summary)| summary.is_some());
+                let made_before: usize = made_before.map(|(job, _)| job.config.train.steps).sum();
+                let of_run = |run: &Running| last_step(&self.run(&jobs[run.job].name).join("metrics.jsonl"));
+                let now = running.iter().chain(ended.iter().map(|(run, _)| run)).map(of_run).sum::<usize>();
+                flow = either(flow, on_event(Event::Steps(made_before + now, of)));
+                polled = Some(Instant::now());
+            }
+            for (run, status) in ended {
+                let job = &jobs[run.job];
+                let path = self.run(&job.name);
+                match (status.code(), on_disk::read_summary(&path)) {
+                    (Some(0 | 1), Some(summary)) if summary.status.has_ended() => {
+                        if let Err(error) = on_disk::check_ended(&path, &summary, &job.config) {
+                            failure.get_or_insert(error);
+                            continue;
+                        }
+                        flow =
+                            either(flow, on_event(Event::Ended { run: &job.name, summary: &summary, earlier: false }));
+                        summaries[run.job] = Some(summary);
+                    }
+                    // It was asked to, by this process or by who asked this one.
+                    _ if flow.is_break() => {}
+                    (code, _) => {
+                        let is_signal = code.is_some_and(|code| (129..160).contains(&code));
+                        let said = last_line(&run.log).filter(|_| code.is_some() && !is_signal);
+                        let said = said.unwrap_or_else(|| format!("it was ended from outside ({status})"));
+                        let problem = format!("{said}. Its output is in {}", run.log.display());
+                        failure.get_or_insert(Error::Run { name: job.name.clone(), problem });
+                    }
+                }
+            }
+            if running.is_empty() && (waiting.is_empty() || failure.is_some() || flow.is_break()) {
+                self.check_same_ground(jobs, &summaries)?;
+                return Ok(Ended { summaries, failure });
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Gives runs that were made under another name, as beside other axes, the name that they have now: a run is known by
+    /// its settings.
+    fn adopt(&self, jobs: &[Job]) -> Result<(), Error> {
+        let named: HashSet<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+        let mut missing: HashMap<String, &Job> =
+            jobs.iter().filter(|job| !self.run(&job.name).exists()).map(|job| (job.config.identity(), job)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        for Made { path, identity, .. } in made(&self.options.out, |name| !named.contains(name)) {
+            let Some(job) = missing.remove(&identity) else { continue };
+            // Another process may be making it.
+            let lock = free(&path)?;
+            let to = self.run(&job.name);
+            tracing::info!("{} is the run {}", path.display(), job.name);
+            fs::rename(&path, &to).map_err(Error::io("rename", &path))?;
+            drop(lock);
+        }
+        Ok(())
+    }
+
+    /// Refuses a folder that has runs and none of these.
+    fn check_same(&self, jobs: &[Job]) -> Result<(), Error> {
+        if !self.runs()?.is_empty() && !jobs.iter().any(|job| self.run(&job.name).exists()) {
+            return Err(Error::Folder {
+                path: self.options.out.clone(),
+                problem: "has runs, and none of those that are asked for. Use --out for another folder, or --force to \
+                          remove them"
+                    .into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses runs whose losses are of the same held-out tokens and whose summaries say otherwise.
+    fn check_same_ground(&self, jobs: &[Job], summaries: &[Option<Summary>]) -> Result<(), Error> {
+        let ended: Vec<(&Job, &Summary)> =
+            jobs.iter().zip(summaries).filter_map(|(job, summary)| Some((job, summary.as_ref()?))).collect();
+        let data = |job: &Job| (job.config.data.clone(), job.config.model.context, job.config.eval.tokens);
+        let ground = |summary: &Summary| (summary.unigram_loss, summary.floor, summary.eval_tokens);
+        for (i, (job, summary)) in ended.iter().enumerate() {
+            let other = ended[..i].iter().find(|(other, _)| data(other) == data(job));
+            if let Some((other, _)) = other.filter(|(_, other)| ground(other) != ground(summary)) {
+                return Err(Error::Folder {
+                    path: self.run(&job.name),
+                    problem: format!(
+                        "its summary.json tells of other held-out tokens than that of {}, on the same data: one of both was \
+                         changed. Remove it, so that it is made again",
+                        other.name
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn standing(&self, job: &Job) -> Result<Standing, Error> {
+        let path = self.run(&job.name);
+        if !path.exists() {
+            return Ok(Standing::New);
+        }
+        // A process that outlived the one that started it.
+        let _lock = free(&path)?;
+        if !on_disk::is_begun(&path)? {
+            return Ok(Standing::New);
+        }
+        // Broken off before its configuration was written: it is made as if it were new.
+        let Some(there) = on_disk::configuration_if_any(&path)? else { return Ok(Standing::Replace) };
+        let mut changed = there.differences(&job.config);
+        // They change no step, but which numbers there are to compare.
+        changed.extend((there.log != job.config.log).then(|| "log".to_string()));
+        changed.extend((there.eval != job.config.eval).then(|| "eval".to_string()));
+        if !changed.is_empty() {
+            let problem = format!(
+                "was made with other settings: {}. Use --force to make all runs anew, or --out for another folder",
+                changed.join(", ")
+            );
+            return Err(Error::Folder { path, problem });
+        }
+        match on_disk::read_summary(&path) {
+            Some(summary) if summary.status.has_ended() => {
+                on_disk::check_ended(&path, &summary, &job.config)?;
+                if summary.fingerprint != job.fingerprint {
+                    let problem = "was trained on another text; give it the file it was started with, or remove the folder, so \
+                                   that the run is made again";
+                    return Err(Error::Folder { path, problem: problem.into() });
+                }
+                Ok(Standing::Ended(Box::new(summary)))
+            }
+            Some(_) | None => Ok(Standing::Resume),
+        }
+    }
+
+    fn start(&self, index: usize, job: &Job, standing: &Standing, threads: usize) -> Result<Running, Error> {
+        let out = &self.options.out;
+        let config = out.join("configs").join(format!("{}.toml", job.name));
+        let log = out.join("logs").join(format!("{}.log", job.name));
+        // The numbers of a run belong to its number of threads, so that its configuration holds it.
+        let threads = if job.config.threads == 0 { threads } else { job.config.threads };
+        let resolved = RunConfig { threads, versions: None, ..job.config.clone() };
+        write_atomically(&config, resolved.to_toml().as_bytes())?;
+        let output = files::open_own(&log).map_err(Error::io("open", &log))?;
+        let errors = output.try_clone().map_err(Error::io("open", &log))?;
+        let mut command = Command::new(&self.options.program);
+        // The device was compared with the CPU before the first run, or was not to be.
+        command.arg("train").arg(&config).args(["--skip-self-test", "--parent", &std::process::id().to_string()]);
+        command.arg(if matches!(standing, Standing::Resume) { "--resume" } else { "--out" }).arg(self.run(&job.name));
+        if matches!(standing, Standing::Replace) {
+            command.arg("--force");
+        }
+        command.env("RAYON_NUM_THREADS", threads.to_string());
+        // The pipe closes when this process ends, however it does, and the run stops.
+        command.stdin(Stdio::piped()).stdout(output).stderr(errors);
+        let child = command.spawn().map_err(Error::io("start", &self.options.program))?;
+        Ok(Running { job: index, child, log })
+    }
+}
+
+/// Refuses a folder that is not one for these runs.
+fn check(options: &Options, mark: &Mark<'_>) -> Result<(), Error> {
+    let out = &options.out;
+    let refuse = |problem: String| Err(Error::Folder { path: out.clone(), problem });
+    let entries = match fs::read_dir(out) {
+        Ok(entries) => entries,
+        Err(_) if out.is_file() => return refuse("is a file. Use --out for a folder that does not exist yet".into()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io("read", out)(e)),
+    };
+    let path = out.join(mark.file);
+    let there = if path.is_file() { read::text(&path, 2 * read::MOST_WRITTEN)? } else { String::new() };
+    if there.starts_with(WRITTEN) {
+        if options.force {
+            return Ok(());
+        }
+        return match (mark.is_same)(&there) {
+            true => Ok(()),
+            false => refuse(format!(
+                "holds results of other configurations ({} says which). Use --out for another folder, or --force to \
+                 replace them",
+                mark.file
+            )),
+        };
+    }
+    // Without its mark a folder is ours as long as nothing is in it that could be of somebody else.
+    let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    let is_own = |entry: &fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name == files::LOCK
+            || files::unfinished(&name).is_some_and(|name| is_result(name, mark))
+            || (FOLDERS.contains(&name.as_str()) && is_empty(&entry.path()))
+    };
+    match entries.flatten().all(|entry| is_own(&entry)) {
+        true => Ok(()),
+        false => {
+            refuse(format!("is not empty and has no {} that unitgain wrote. Use --out for another folder", mark.file))
+        }
+    }
+}
+
+/// Whether a file of this name is one that is written beside the runs.
+fn is_result(name: &str, mark: &Mark<'_>) -> bool {
+    let own = mark.file.trim_end_matches(".toml");
+    name == mark.file || name == format!("{own}.json") || name == format!("{own}.svg")
+}
+
+/// A run that is in a folder.
+pub(super) struct Made {
+    path: PathBuf,
+    /// Its settings ([`RunConfig::identity`]).
+    pub(super) identity: String,
+    /// How it stands.
+    pub(super) status: Status,
+}
+
+/// The runs in the folder `out` whose names are wanted.
+pub(super) fn made(out: &Path, is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Made> {
+    let entries = fs::read_dir(out.join("runs")).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.filter(move |entry| is_wanted(&entry.file_name().to_string_lossy())).filter_map(|entry| {
+        let path = entry.path();
+        let status = on_disk::read_summary(&path)?.status;
+        let identity = RunConfig::of_run(&path, &[]).ok()?.identity();
+        Some(Made { path, identity, status })
+    })
+}
+
+/// What there is of a run.
+enum Standing {
+    New,
+    Replace,
+    Resume,
+    Ended(Box<Summary>),
+}
+
+/// Break where one of both is.
+fn either(a: ControlFlow<()>, b: ControlFlow<()>) -> ControlFlow<()> {
+    if a.is_break() { a } else { b }
+}
+
+/// A process, which ends with its owner.
+struct Running {
+    job: usize,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The end of its input lets it end after its step, with a checkpoint.
+        drop(self.child.stdin.take());
+        let started = Instant::now();
+        while started.elapsed() < ENDING && self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            std::thread::sleep(LOOK);
+        }
+        // Killing an exited child fails harmlessly.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The lock of a run folder; a process that is just ending, as after the end of the one that started it, takes a moment.
+fn free(path: &Path) -> Result<File, Error> {
+    let started = Instant::now();
+    loop {
+        match files::lock(path) {
+            Err(Error::Folder { .. }) if started.elapsed() < ENDING => std::thread::sleep(LOOK),
+            result => return result,
+        }
+    }
+}
+
+/// About how long a run takes: tokens times operations.
+fn cost(job: &Job) -> f64 {
+    let tokens = job.config.tokens_of_step() as f64 * job.config.train.steps as f64;
+    tokens * job.config.plan().map_or(0.0, |plan| plan.flops_per_token())
+}
+
+/// The end of a file.
+fn tail(path: &Path) -> Option<String> {
+    const BYTES: u64 = 64 << 10;
+    let (mut file, length) = read::open(path, u64::MAX).ok()?;
+    file.seek(SeekFrom::Start(length.saturating_sub(BYTES))).ok()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The last thing that a process said.
+fn last_line(log: &Path) -> Option<String> {
+    let text = tail(log)?;
+    let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(line.trim().trim_start_matches("error: ").trim_end_matches('.').to_string())
+}
+
+/// The step of the last complete record.
+fn last_step(metrics: &Path) -> usize {
+    #[derive(serde::Deserialize)]
+    struct OfStep {
+        step: usize,
+    }
+    let text = tail(metrics).unwrap_or_default();
+    text.lines().rev().find_map(|line| serde_json::from_str::<OfStep>(line).ok()).map_or(0, |record| record.step)
+}

@@ -1,0 +1,298 @@
+//! Devices by name.
+
+pub mod memory;
+
+use crate::config::MOST_THREADS;
+use crate::{Error, RunConfig, folder::metrics};
+use burn::tensor::{DType, Device, Tensor};
+use std::error::Error as _;
+use std::panic::AssertUnwindSafe;
+use std::sync::OnceLock;
+use unitgain_kernels::composed;
+
+/// Backends, whether each is compiled in, and whether it takes an index.
+const BACKENDS: [(&str, bool, bool); 5] = [
+    ("flex", cfg!(feature = "flex"), false),
+    ("ndarray", cfg!(feature = "ndarray"), false),
+    ("wgpu", cfg!(feature = "wgpu-plain"), true),
+    ("vulkan", cfg!(feature = "vulkan"), true),
+    ("cuda", cfg!(feature = "cuda"), true),
+];
+
+/// Names of the backends that this build has.
+pub fn compiled() -> Vec<&'static str> {
+    BACKENDS.iter().filter(|(_, compiled, _)| *compiled).map(|(name, ..)| *name).collect()
+}
+
+/// The plain (not autodiff) device of `name`: a backend, or `backend:index` for the GPU backends
+/// (`wgpu:1` is the second discrete GPU).
+///
+/// burn's own default depends on what is compiled in, and panics without an adapter; a device here
+/// always comes by name.
+///
+/// # Errors
+/// [`Error::Device`] for an unknown backend, one that is not compiled in, or a bad index.
+pub fn from_name(name: &str) -> Result<Device, Error> {
+    let error = |problem: String| Error::Device { name: name.into(), problem };
+    let (backend, index) = match name.split_once(':') {
+        Some((backend, index)) => {
+            let index: usize =
+                index.parse().map_err(|_| error(format!("{index:?} is not a device index; write e.g. cuda:0")))?;
+            (backend, Some(index))
+        }
+        None => (name, None),
+    };
+    let Some((_, is_compiled, indexed)) = BACKENDS.iter().find(|(known, ..)| *known == backend) else {
+        let known: Vec<_> = BACKENDS.iter().map(|(name, ..)| *name).collect();
+        return Err(error(format!("unknown backend. Known: {}", known.join(", "))));
+    };
+    if !is_compiled {
+        return Err(error(format!(
+            "not compiled in. Build with `--features {backend}`; this build has: {}",
+            compiled().join(", ")
+        )));
+    }
+    if index.is_some() && !indexed {
+        return Err(error(format!("{backend} has one device and takes no index; write {backend:?}")));
+    }
+    let device = create(backend, index).ok_or_else(|| error("not compiled in".into()))?;
+    if !is_host(backend) {
+        answers(&device).map_err(error)?;
+    }
+    Ok(device)
+}
+
+/// Every backend that there is, and whether this build has it.
+pub fn backends() -> Vec<(&'static str, bool)> {
+    BACKENDS.iter().map(|(name, compiled, _)| (*name, *compiled)).collect()
+}
+
+/// A device of a backend, as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Found {
+    /// Of the adapter, or of the backend on the CPU.
+    pub name: String,
+    /// What its kernels are compiled for.
+    pub target: String,
+    /// Bytes, where the system says: that of the machine on the CPU.
+    pub memory: Option<u64>,
+    /// The float types that it computes with.
+    pub types: Vec<&'static str>,
+}
+
+impl Found {
+    /// What `device`, that of this backend, is.
+    pub fn of(backend: &str, device: &Device) -> Self {
+        let types = [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::BF16)];
+        let types =
+            types.into_iter().filter(|(_, dtype)| device.supports_dtype(*dtype)).map(|(name, _)| name).collect();
+        #[cfg(any(feature = "wgpu-plain", feature = "vulkan", feature = "cuda"))]
+        if let Some(identity) = device.identity() {
+            let address = identity.physical.and_then(|card| card.pci_address);
+            // The driver of AMD's cards is the one that tells.
+            let memory = address.and_then(|address| {
+                let file = format!("/sys/bus/pci/devices/{address}/mem_info_vram_total");
+                std::fs::read_to_string(file).ok()?.trim().parse().ok()
+            });
+            return Self { name: identity.name, target: identity.fingerprint, memory, types };
+        }
+        let memory = metrics::total_memory().filter(|_| is_host(backend));
+        Self { name: "CPU".into(), target: std::env::consts::ARCH.into(), memory, types }
+    }
+}
+
+/// The devices of a backend that is compiled in.
+///
+/// # Errors
+/// What is wrong, where there is none.
+pub fn found(backend: &str) -> Result<Vec<Found>, String> {
+    let devices = guarded(|| enumerate(backend).iter().map(|device| Found::of(backend, device)).collect::<Vec<_>>());
+    match devices {
+        Ok(devices) if !devices.is_empty() => Ok(devices),
+        Ok(_) | Err(_) => Err("no device found: no adapter, or no driver for it".into()),
+    }
+}
+
+/// Calls `f` and turns a panic into its message, in one line: burn has no other way to say that a device failed.
+pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let result = std::panic::catch_unwind(AssertUnwindSafe(f));
+    std::panic::set_hook(hook);
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();
+        let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Backtrace"));
+        let said: Vec<&str> = said.filter(|line| !line.is_empty() && *line != "Caused by:").collect();
+        said.join("; ").chars().take(300).collect()
+    })
+}
+
+/// The number of threads that this process computes with where a configuration says none: `RAYON_NUM_THREADS`, or all
+/// cores. The first call starts them.
+///
+/// # Errors
+/// [`Error::Config`] where the system has no thread to give, or the variable asks for too many. Whatever computes after
+/// that would panic.
+pub fn threads() -> Result<usize, Error> {
+    static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
+    let started = STARTED.get_or_init(|| {
+        const VARIABLE: &str = "RAYON_NUM_THREADS";
+        let asked = std::env::var(VARIABLE).unwrap_or_default();
+        if asked.trim().parse::<usize>().is_ok_and(|n| n > MOST_THREADS) {
+            return Err(format!("{VARIABLE} = {asked} must be at most {MOST_THREADS}"));
+        }
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let count = asked.trim().parse().ok().filter(|n| *n > 0).unwrap_or_else(cores);
+        let fewer = |problem: &str| format!("{problem}; or take fewer with {VARIABLE}=1");
+        memory::check_threads(count).map_err(|problem| fewer(&no_threads(&problem)))?;
+        match rayon::ThreadPoolBuilder::new().num_threads(count).build_global() {
+            Ok(()) => Ok(()),
+            // Another part of the program has started them: that is no error of the system.
+            Err(e) if e.source().is_none() => Ok(()),
+            Err(e) => Err(fewer(&no_threads(&e.to_string()))),
+        }
+    });
+    match started {
+        Ok(()) => Ok(rayon::current_num_threads()),
+        Err(problem) => Err(Error::config("threads", problem.as_str())),
+    }
+}
+
+/// Why no more threads can be started, and what to do.
+fn no_threads(problem: &str) -> String {
+    format!(
+        "the system starts no more threads ({problem}). Raise its limit of processes (ulimit -u, pids.max of the control \
+         group) or of memory (ulimit -v)"
+    )
+}
+
+/// Calls `work` on one of `threads` threads, 0 for those that there are: from outside, every parallel operation would block
+/// the caller and wake all workers; from inside, it is one of them.
+///
+/// # Errors
+/// [`Error::Config`] where the system has no more threads.
+pub fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R, Error> {
+    let usual = self::threads()?;
+    // Too many are refused by what checks the configuration, with all else that is wrong in it.
+    if threads == 0 || threads > MOST_THREADS || threads == usual {
+        return Ok(rayon::scope(|_| work()));
+    }
+    let refused =
+        |problem: String| Error::config("threads", format!("{threads}: {}; or take fewer", no_threads(&problem)));
+    memory::check_threads(threads).map_err(refused)?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| refused(e.to_string()))?;
+    Ok(pool.install(work))
+}
+
+/// Runs the work of a configuration as its backend, its `threads` and its `train.fused` ask.
+pub fn compute<R: Send>(config: &RunConfig, work: impl FnOnce() -> Result<R, Error> + Send) -> Result<R, Error> {
+    let work = || if config.train.fused { work() } else { composed(work) };
+    if is_host(&config.backend) {
+        on_threads(config.threads, work)?
+    } else {
+        guarded(work).unwrap_or_else(|said| Err(failure(&config.backend, &said)))
+    }
+}
+
+/// What to do about a device that stopped.
+pub(crate) fn failure(name: &str, said: &str) -> Error {
+    let lower = said.to_lowercase();
+    let problem = match ["memory", "alloc"].iter().any(|word| lower.contains(word)) {
+        true => format!(
+            "out of memory. Take fewer sequences (train.batch_size, with more train.accumulate), a shorter \
+             model.context or a smaller model. It said: {said}"
+        ),
+        false => format!("the device stopped. Check its driver, and that no other program uses it up. It said: {said}"),
+    };
+    Error::Device { name: name.into(), problem }
+}
+
+#[allow(unused_variables)]
+fn enumerate(backend: &str) -> Vec<Device> {
+    use burn::tensor::DeviceType;
+    let kind = match backend {
+        #[cfg(feature = "flex")]
+        "flex" => DeviceType::Flex,
+        #[cfg(feature = "ndarray")]
+        "ndarray" => DeviceType::NdArray,
+        #[cfg(feature = "wgpu-plain")]
+        "wgpu" => DeviceType::Wgpu,
+        #[cfg(feature = "vulkan")]
+        "vulkan" => DeviceType::Vulkan,
+        #[cfg(feature = "cuda")]
+        "cuda" => DeviceType::Cuda,
+        _ => return Vec::new(),
+    };
+    #[allow(unreachable_code)]
+    Device::enumerate(kind).into_vec()
+}
+
+/// Whether the device can multiply: burn panics where there is no adapter or no driver.
+fn answers(device: &Device) -> Result<(), String> {
+    let product = guarded(|| {
+        let a = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], device);
+        a.clone().matmul(a).into_data().iter::<f32>().collect::<Vec<_>>()
+    });
+    match product {
+        Ok(product) if product == [7.0, 10.0, 15.0, 22.0] => Ok(()),
+        Ok(product) => Err(format!("the device computes a wrong matrix product ({product:?}); update its driver")),
+        Err(_) => Err("there is no such device, or its driver does not work; check it with the vendor's tool".into()),
+    }
+}
+
+/// Whether tensors of the device live in the memory of the host and its operations run on rayon.
+pub fn is_host(name: &str) -> bool {
+    matches!(name, "flex" | "ndarray")
+}
+
+#[allow(unused_variables, deprecated)]
+fn create(backend: &str, index: Option<usize>) -> Option<Device> {
+    #[cfg(any(feature = "wgpu-plain", feature = "vulkan"))]
+    let kind = index.map_or(burn::tensor::DeviceKind::DefaultDevice, burn::tensor::DeviceKind::DiscreteGpu);
+    match backend {
+        #[cfg(feature = "flex")]
+        "flex" => Some(Device::flex()),
+        #[cfg(feature = "ndarray")]
+        "ndarray" => Some(Device::ndarray()),
+        #[cfg(feature = "wgpu-plain")]
+        "wgpu" => Some(Device::wgpu(kind)),
+        #[cfg(feature = "vulkan")]
+        "vulkan" => Some(Device::vulkan(kind)),
+        #[cfg(feature = "cuda")]
+        "cuda" => Some(Device::cuda(index.unwrap_or(0))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_stops_says_what_to_do() {
+        assert_eq!(guarded(|| 7), Ok(7));
+        let stop = |said: &'static str| guarded(|| panic!("{said}")).unwrap_err();
+        let said = stop("Error while reading\nCaused by:\n  Out of memory\nBacktrace:\n  lines");
+        assert_eq!(said, "Error while reading; Out of memory");
+        assert!(failure("wgpu", &said).to_string().contains("train.batch_size"));
+        let message = failure("wgpu", &stop("device lost")).to_string();
+        assert!(message.contains("driver") && !message.contains("train.batch_size"), "{message}");
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn a_device_that_computes_answers() {
+        assert_eq!(answers(&Device::flex()), Ok(()));
+    }
+
+    #[test]
+    fn a_bad_name_says_what_is_allowed() {
+        let problem = |name| from_name(name).unwrap_err().to_string();
+        assert!(problem("gpu").contains("Known: flex, ndarray, wgpu, vulkan, cuda"));
+        assert!(problem("flex:1").contains("takes no index"));
+        assert!(problem("cuda:x").contains("not a device index"));
+        #[cfg(not(feature = "cuda"))]
+        assert!(problem("cuda:0").contains("--features cuda"));
+    }
+}

@@ -1,0 +1,482 @@
+//! Checkpoints: one safetensors file that is enough to rebuild the model and to go on.
+//!
+//! Tensors are `model.PATH` and `optimizer.first.PATH`, `optimizer.second.PATH` (flattened), f32.
+//! The metadata hold the position, the resolved configuration (so the parametrization and its base
+//! shape), and the vocabulary.
+
+use crate::data::Tokenizer;
+use crate::folder::files::{self, write_atomically};
+use crate::folder::{self, CHECKPOINTS};
+use crate::{Digest, Divergence, Error, Record, RunConfig, Task, Trainer, folder::read};
+use burn::tensor::{Device, Tensor, TensorData};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use unitgain_model::weights::{self, Source, Tensors};
+use unitgain_model::{ModelConfig, ModelError, ParamTable, Parametrization, Plan, Transformer, few};
+
+/// Name and number of the format.
+const FORMAT: &str = "unitgain-checkpoint-3";
+/// Memory that a checkpoint takes while it is read, over its length: the file, and its tensors.
+const HELD: f64 = 2.0;
+/// Key of our entry in the metadata of the file.
+const METADATA: &str = "unitgain";
+
+/// What the metadata hold.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: String,
+    position: Position,
+    config: String,
+    /// Of everything else.
+    checksum: u64,
+}
+
+/// What a checkpoint knows beside the tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Steps made.
+    pub step: usize,
+    /// Tokens seen.
+    pub tokens: usize,
+    /// Best evaluation loss so far.
+    pub best_eval_loss: Option<f32>,
+    /// Identity of the data.
+    pub fingerprint: u64,
+    /// The vocabulary.
+    pub tokenizer: Tokenizer,
+    /// Number and hash of the records, without their times.
+    pub records: Digest,
+    /// What the learning rate of the configuration is multiplied by: below 1 where the run went back after a divergence.
+    pub rate: f64,
+    /// The steps that were not finite.
+    pub divergences: Vec<Divergence>,
+    /// The newest steps since the last record, which are written if the run diverges before the next.
+    pub recent: Vec<Record>,
+}
+
+impl Position {
+    /// That of a run that has made no step on these data.
+    pub fn start(task: &Task) -> Self {
+        Self {
+            step: 0,
+            tokens: 0,
+            best_eval_loss: None,
+            fingerprint: task.fingerprint(),
+            tokenizer: task.tokenizer(),
+            records: Digest::default(),
+            rate: 1.0,
+            divergences: Vec::new(),
+            recent: Vec::new(),
+        }
+    }
+
+    /// Updates made: the steps but those that were skipped.
+    pub(crate) fn updates(&self) -> usize {
+        self.step - self.skipped()
+    }
+
+    /// Steps that were skipped.
+    pub(crate) fn skipped(&self) -> usize {
+        self.divergences.iter().filter(|divergence| divergence.is_skipped()).count()
+    }
+}
+
+/// A checkpoint in memory.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    /// Where the run is.
+    pub position: Position,
+    /// The run's resolved configuration.
+    pub config: RunConfig,
+    tensors: Tensors,
+}
+
+/// Writes a checkpoint of `trainer` into `folder` and removes those that are not to be kept.
+///
+/// # Errors
+/// [`Error::Io`]; the earlier checkpoints are then as they were.
+pub fn save(folder: &Path, trainer: &Trainer, position: &Position, config: &RunConfig) -> Result<(), Error> {
+    let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
+    for (path, shape, values) in weights::of(&trainer.model) {
+        tensors.insert(format!("model.{path}"), (shape, bytes(&values)));
+    }
+    for (entry, (names, states)) in trainer.table.iter().zip(trainer.optimizer.states()) {
+        for (name, state) in names.iter().zip(states) {
+            let values = host(state.clone());
+            tensors.insert(format!("optimizer.{name}.{}", entry.path), (vec![values.len()], bytes(&values)));
+        }
+    }
+    let path = folder.join(format!("step_{:08}.safetensors", position.step));
+    let failed = |problem: String| Error::Checkpoint { path: path.clone(), problem };
+    let text = config.to_toml();
+    let named = tensors.iter().map(|(name, (_, bytes))| (name.as_str(), bytes.as_slice()));
+    let checksum = checksum(position, &text, named);
+    let header = Header { format: FORMAT.into(), position: position.clone(), config: text, checksum };
+    let header = serde_json::to_string(&header).map_err(|e| failed(e.to_string()))?;
+    // One entry: the order of several would change from run to run.
+    let metadata = HashMap::from([(METADATA.to_string(), header)]);
+    let views = tensors
+        .iter()
+        .map(|(name, (shape, bytes))| TensorView::new(Dtype::F32, shape.clone(), bytes).map(|view| (name, view)))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| failed(e.to_string()))?;
+    let contents = safetensors::serialize(views, Some(metadata)).map_err(|e| failed(e.to_string()))?;
+    write_atomically(&path, &contents)?;
+    tracing::debug!("wrote {}, {} bytes", path.display(), contents.len());
+    prune(folder, config)
+}
+
+/// Removes all but the newest `checkpoint.keep` checkpoints, and one that was written out of turn, where a run was
+/// stopped, as soon as there is a newer one.
+pub(crate) fn prune(folder: &Path, config: &RunConfig) -> Result<(), Error> {
+    let mut all = list(folder)?;
+    let newest = all.pop();
+    let (due, out_of_turn): (Vec<PathBuf>, Vec<PathBuf>) = all.into_iter().partition(|path| is_due(path, config));
+    let others = config.checkpoint.keep - usize::from(newest.is_some_and(|path| is_due(&path, config)));
+    for old in due.iter().rev().skip(others).chain(&out_of_turn) {
+        tracing::debug!("removes {}: {} are kept", old.display(), config.checkpoint.keep);
+        std::fs::remove_file(old).map_err(Error::io("remove", old))?;
+    }
+    Ok(())
+}
+
+/// The checkpoints of a folder, oldest first.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = std::fs::read_dir(folder).map_err(Error::io("read", folder))?;
+    let mut all = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(Error::io("read", folder))?.path();
+        let step = path.file_name().and_then(|name| step_of(name.to_str()?));
+        all.extend(step.map(|step| (step, path)));
+    }
+    all.sort();
+    Ok(all.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Removes the checkpoints of later steps than this one.
+pub(crate) fn remove_after(folder: &Path, step: usize) -> Result<(), Error> {
+    for later in list(folder)?.iter().rev().take_while(|path| number(path).is_some_and(|n| n > step)) {
+        std::fs::remove_file(later).map_err(Error::io("remove", later))?;
+    }
+    Ok(())
+}
+
+/// The step of a checkpoint by its path.
+pub fn number(path: &Path) -> Option<usize> {
+    usize::try_from(step_of(path.file_name()?.to_str()?)?).ok()
+}
+
+/// Whether a run writes a checkpoint of this step although nothing stops it.
+fn is_due(path: &Path, config: &RunConfig) -> bool {
+    number(path).is_some_and(|step| config.is_due(config.checkpoint.every, step) || step == 0)
+}
+
+/// The step of a checkpoint by its name; None for a file that is not ours.
+pub(crate) fn step_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("step_")?.strip_suffix(".safetensors")?;
+    (digits.len() >= 8 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
+}
+
+impl Checkpoint {
+    /// Reads the newest checkpoint of a run folder.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] if there is none, [`Error::Checkpoint`] for that of another run, and as [`Checkpoint::read`].
+    pub fn newest(run: &Path) -> Result<Self, Error> {
+        let checkpoint = Self::of_run(run)?.ok_or_else(|| Error::Folder {
+            path: run.to_path_buf(),
+            problem: "has no checkpoint in checkpoints/; give the folder of a run that wrote one".into(),
+        })?;
+        let own = folder::config_file(run).ok().flatten().and_then(|file| file.with(&[]).ok());
+        match own.map(|config| folder::of_another_run(&checkpoint.config, &config)) {
+            Some(changed) if !changed.is_empty() => {
+                let problem = format!("is of another run than the config.toml of its folder: {}", changed.join(", "));
+                Err(Error::Checkpoint { path: checkpoint.path, problem })
+            }
+            Some(_) | None => Ok(checkpoint),
+        }
+    }
+
+    /// The newest checkpoint of a run folder; None where the run was broken off before its first.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read`].
+    pub fn of_run(run: &Path) -> Result<Option<Self>, Error> {
+        let folder = run.join(CHECKPOINTS);
+        let newest = if folder.is_dir() { list(&folder)?.pop() } else { None };
+        newest.map(|path| Self::read(&path)).transpose()
+    }
+
+    /// The newest checkpoint that the run would also have had if nothing had stopped it; else the newest.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::newest`].
+    pub(crate) fn newest_due(run: &Path, config: &RunConfig) -> Result<Self, Error> {
+        let all = list(&run.join(CHECKPOINTS))?;
+        match all.iter().rev().find(|path| is_due(path, config)).or(all.last()) {
+            Some(path) => Self::read(path),
+            None => Self::newest(run),
+        }
+    }
+
+    /// Reads a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a truncated file or one that something else wrote.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let contents = read::fitting(path, HELD).map_err(Error::io("read", path))?;
+        Self::of_bytes(path, &contents, true)
+    }
+
+    /// As [`Checkpoint::read`], of the contents of a file. Without the check of the checksum a fuzzer sees what lies
+    /// behind it.
+    #[doc(hidden)]
+    pub fn of_bytes(path: &Path, contents: &[u8], is_checked: bool) -> Result<Self, Error> {
+        let failed = |problem: String| Error::Checkpoint { path: path.to_path_buf(), problem };
+        let damaged = |e: &dyn std::fmt::Display| {
+            failed(format!("is truncated or damaged ({e}); delete it to resume from the one before"))
+        };
+        let file = match SafeTensors::deserialize(contents) {
+            Ok(file) => file,
+            Err(e) => {
+                return Err(match cut_off(contents) {
+                    Some(names) => damaged(&format!("{e:?}; cut off: {}", few(&names))),
+                    None => damaged(&format!("{e:?}")),
+                });
+            }
+        };
+        let (_, header) = SafeTensors::read_metadata(contents).map_err(|e| damaged(&e))?;
+        let own = header.metadata().as_ref().and_then(|metadata| metadata.get(METADATA));
+        let Some(Ok(Header { format, position, config, checksum: expected })) =
+            own.map(|own| serde_json::from_str(own))
+        else {
+            let names: Vec<String> = file.names().into_iter().map(ToString::to_string).collect();
+            return Err(failed(format!("was not written by unitgain; it holds {}", few(&names))));
+        };
+        if format != FORMAT {
+            return Err(failed(format!("has the format {format:?}; this version reads {FORMAT:?}")));
+        }
+        let mut views: Vec<_> = file.iter().collect();
+        views.sort_by_key(|(name, _)| *name);
+        let found = checksum(&position, &config, views.iter().map(|(name, view)| (*name, view.data())));
+        if is_checked && found != expected {
+            return Err(damaged(&"its checksum is wrong"));
+        }
+        let config = RunConfig::parse(&config, &path.display().to_string(), &[])?;
+        if let Some(problem) = contradiction(path, &position, &config) {
+            return Err(failed(format!("contradicts itself: {problem}; delete it to resume from the one before")));
+        }
+        let mut tensors = HashMap::new();
+        for (name, view) in views {
+            if view.dtype() != Dtype::F32 {
+                return Err(failed(format!("{name} is {:?}, not F32", view.dtype())));
+            }
+            let values = view.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            tensors.insert(name.to_string(), (view.shape().to_vec(), values));
+        }
+        Ok(Self { path: path.to_path_buf(), position, config, tensors })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Refuses a resolved model other than the one whose weights these are.
+    pub fn check_model(&self, model: &ModelConfig) -> Result<(), Error> {
+        let other = RunConfig { model: model.clone(), ..self.config.clone() };
+        match self.config.differences(&other).as_slice() {
+            [] => Ok(()),
+            changed => {
+                let problem =
+                    format!("holds the weights of another model: {}. A trained model is as it is", changed.join(", "));
+                Err(Error::Checkpoint { path: self.path.clone(), problem })
+            }
+        }
+    }
+
+    /// Refuses data other than those the weights were trained on.
+    pub fn check_data(&self, task: &Task) -> Result<(), Error> {
+        let is_same = self.position.tokenizer == task.tokenizer() && self.position.fingerprint == task.fingerprint();
+        let problem =
+            "was trained on another text or vocabulary; give the data it was trained on, as with --set data.path";
+        if is_same { Ok(()) } else { Err(Error::Checkpoint { path: self.path.clone(), problem: problem.into() }) }
+    }
+
+    /// Puts the weights into `model`, whose table is `table`.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a model of another parametrization or base model, under which the same weights compute
+    /// something else; for a vocabulary of another size than the model's; and it names tensors that are missing, unknown,
+    /// or of another shape.
+    pub fn load_model(&self, model: Transformer, table: &ParamTable) -> Result<Transformer, Error> {
+        let weights = self.weights(table.parametrization())?;
+        weights::assign(model, &weights).map_err(|error| self.misfit(error))
+    }
+
+    /// The model of a plan, built from the weights: nothing is drawn.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load_model`].
+    pub fn model(&self, plan: &Plan, device: &Device) -> Result<(Transformer, ParamTable), Error> {
+        let weights = self.weights(plan.parametrization)?;
+        plan.build(Source::Load(&weights), device).map_err(|error| self.misfit(error))
+    }
+
+    /// The trainer of a resolved configuration as it was at this step, on the autodiff side of `device`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load_model`].
+    pub fn trainer(&self, config: &RunConfig, device: &Device) -> Result<Trainer, Error> {
+        let built = self.model(&config.plan()?, &device.clone().autodiff())?;
+        self.with_states(Trainer::of_built(config, built, device))
+    }
+
+    /// The tensors of the model, for one of this parametrization.
+    fn weights(&self, here: Parametrization) -> Result<Tensors, Error> {
+        let there = self.config.model.parametrization;
+        if there != here {
+            let shown = |p| serde_json::to_string(&p).unwrap_or_default();
+            let problem = format!(
+                "its weights are those of the parametrization {}, the model's is {}; build the model from the checkpoint's \
+                 configuration",
+                shown(there),
+                shown(here)
+            );
+            return Err(Error::Checkpoint { path: self.path.clone(), problem });
+        }
+        if let Some(problem) = other_vocabulary(&self.position, &self.config) {
+            return Err(Error::Checkpoint { path: self.path.clone(), problem });
+        }
+        let prefix = "model.";
+        let own = self
+            .tensors
+            .iter()
+            .filter_map(|(name, tensor)| Some((name.strip_prefix(prefix)?.to_string(), tensor.clone())));
+        Ok(own.collect())
+    }
+
+    fn misfit(&self, error: ModelError) -> Error {
+        let problem = match error {
+            ModelError::Weights { problems } => shortened(&problems),
+            ModelError::Value { .. } | ModelError::Combination { .. } => error.to_string(),
+        };
+        Error::Checkpoint { path: self.path.clone(), problem }
+    }
+
+    /// Puts weights and optimizer state into `trainer`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load_model`].
+    pub fn load(&self, mut trainer: Trainer) -> Result<Trainer, Error> {
+        trainer.model = self.load_model(trainer.model, &trainer.table)?;
+        self.with_states(trainer)
+    }
+
+    /// Puts the optimizer state into `trainer`.
+    fn with_states(&self, mut trainer: Trainer) -> Result<Trainer, Error> {
+        let device = trainer.device().clone();
+        let (mut problems, mut used) = (Vec::new(), 0);
+        let mut slot = |slot: &str, path: &str, elements: usize| {
+            let name = format!("optimizer.{slot}.{path}");
+            match self.tensors.get(&name) {
+                Some((_, values)) if values.len() == elements => {
+                    used += 1;
+                    Some(Tensor::from_data(TensorData::new(values.clone(), [elements]), &device))
+                }
+                Some((_, values)) => {
+                    problems.push(format!("{name} has {} elements, not {elements}", values.len()));
+                    None
+                }
+                None => {
+                    problems.push(format!("{name} is missing"));
+                    None
+                }
+            }
+        };
+        let mut states = Vec::new();
+        // An optimizer that has made no update remembers nothing.
+        let remembers = self.position.updates() > 0;
+        for (entry, (names, _)) in trainer.table.iter().zip(trainer.optimizer.states()) {
+            let names = if remembers && entry.role().is_trainable() { names } else { &[] };
+            states.push(names.iter().filter_map(|name| slot(name, &entry.path, entry.elements())).collect());
+        }
+        if used + trainer.table.entries().len() != self.tensors.len() {
+            problems.push(format!(
+                "it holds {} tensors, the model and its optimizer have {}",
+                self.tensors.len(),
+                used + trainer.table.entries().len()
+            ));
+        }
+        if !problems.is_empty() {
+            return Err(Error::Checkpoint { path: self.path.clone(), problem: shortened(&problems) });
+        }
+        trainer.optimizer.restore(self.position.updates(), states);
+        Ok(trainer)
+    }
+}
+
+/// What is wrong where the tokenizer has not as many tokens as the model.
+fn other_vocabulary(position: &Position, config: &RunConfig) -> Option<String> {
+    let (written, own) = (position.tokenizer.vocab_size(), config.model.vocab_size);
+    let problem = || format!("its tokenizer has {written} tokens, and its model a vocabulary of {}", own.unwrap_or(0));
+    (own != Some(written)).then(problem)
+}
+
+/// What of a position cannot be true of a run with this configuration in a file of this name.
+fn contradiction(path: &Path, position: &Position, config: &RunConfig) -> Option<String> {
+    let step = position.step;
+    if let Some(named) = number(path).filter(|named| *named != step) {
+        return Some(format!("its name is of step {named}, and it is of step {step}"));
+    }
+    let tokens = step.checked_mul(config.tokens_of_step());
+    if tokens != Some(position.tokens) {
+        return Some(format!("{} tokens are not those of {step} steps", position.tokens));
+    }
+    if let Some(problem) = other_vocabulary(position, config) {
+        return Some(problem);
+    }
+    let has_rate = position.rate > 0.0 && position.rate <= 1.0;
+    let in_order = position.recent.windows(2).all(|pair| pair[0].step < pair[1].step)
+        && position.recent.iter().all(|record| record.step <= step);
+    if !has_rate || !in_order || position.skipped() > step {
+        return Some("its rate, skipped steps or records cannot be those of a run".into());
+    }
+    None
+}
+
+fn shortened(problems: &[String]) -> String {
+    format!("does not fit the model: {}", few(problems))
+}
+
+/// Names of the tensors whose end lies behind the end of the file, if its header is whole.
+fn cut_off(contents: &[u8]) -> Option<Vec<String>> {
+    let length = usize::try_from(u64::from_le_bytes(*contents.first_chunk::<8>()?)).ok()?;
+    let header = contents.get(8..length.checked_add(8)?)?;
+    let available = (contents.len() - 8 - length) as u64;
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).ok()?;
+    let is_behind = |entry: &serde_json::Value| entry["data_offsets"][1].as_u64().is_some_and(|end| end > available);
+    Some(header.into_iter().filter(|(_, entry)| is_behind(entry)).map(|(name, _)| name).collect())
+}
+
+/// Of the position, the configuration, and the names and contents of tensors in the order given.
+fn checksum<'a>(position: &Position, config: &str, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> u64 {
+    let position = format!("{position:?}");
+    let start = files::hash(files::hash(files::HASH_START, position.as_bytes()), config.as_bytes());
+    tensors.fold(start, |hash, (name, bytes)| files::hash(files::hash(hash, name.as_bytes()), bytes))
+}
+
+/// The elements of a tensor, in one transfer.
+pub fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}

@@ -1,0 +1,320 @@
+//! What a run writes down. `docs/run-folder.md` is the public description of the format.
+
+use crate::folder::process::Process;
+use crate::step::HostRow;
+use crate::{Digest, Divergence, Error, device::memory, folder, folder::files, folder::read};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use unitgain_model::{ParamTable, Role};
+
+/// Version of the format of [`Record`] and [`Summary`]. A change of meaning or the loss of a field
+/// raises it; new fields do not. In format 1 an evaluation was of sequences that the run's own seed drew.
+pub const FORMAT: u32 = 2;
+
+/// One line of `metrics.jsonl`: one logged step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// The step, from 1. Everything is measured before its update, but the evaluation, which is after.
+    pub step: usize,
+    /// Tokens seen, this step's included.
+    pub tokens: usize,
+    /// Mean loss of the step's batch, nats per asked token.
+    pub loss: f32,
+    /// Scheduled learning rate, before the factors of each weight.
+    pub lr: f64,
+    /// Training speed since the last record, without evaluations and checkpoints.
+    pub tokens_per_second: f64,
+    /// Norm of all gradients together, before the clip.
+    pub grad_norm: f32,
+    /// The same after the clip.
+    pub grad_norm_clipped: f32,
+    /// Norm of the gradients of each block, before the clip.
+    pub grad_norm_block: Vec<f32>,
+    /// Norm of the gradients of each role that the model has, before the clip.
+    pub grad_norm_role: BTreeMap<String, f32>,
+    /// Root mean square of the stream after each block.
+    pub stream_rms: Vec<f32>,
+    /// Mean loss on the held-out split. On evaluation steps only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_loss: Option<f32>,
+    /// Number of held-out tokens that `eval_loss` is the mean of, the same in every run on these data with the same
+    /// `eval.tokens`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_tokens: Option<usize>,
+    /// Least loss that can be expected on the held-out tokens. On evaluation steps, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<f64>,
+    /// `eval_loss - floor`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excess: Option<f64>,
+}
+
+/// Memory that records take, over the length of their text.
+pub(crate) const HELD: f64 = 4.0;
+
+/// All records of the run in a folder, without a last line that a killed process left unfinished.
+///
+/// # Errors
+/// [`Error::Io`], and [`Error::Folder`] with the number of the line that is not a record, or whose step does not follow.
+pub fn read(folder: &Path) -> Result<Vec<Record>, Error> {
+    let path = folder.join("metrics.jsonl");
+    let text = read::fitting_text(&path, HELD).map_err(Error::io("read", &path))?;
+    let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
+    parse(folder, complete, 0)
+}
+
+/// As [`read()`], of a run whose summary, where it does not go on, says which records it had.
+///
+/// # Errors
+/// As there, and [`Error::Folder`] for records that are not those.
+pub fn of_run(folder: &Path) -> Result<Vec<Record>, Error> {
+    match folder::read_summary(folder).filter(|summary| summary.status != Status::Running) {
+        Some(summary) => folder::records_of(folder, &summary),
+        None => read(folder),
+    }
+}
+
+/// The records of a text, which stands behind `lines` lines of the file.
+pub(crate) fn parse(folder: &Path, text: &str, lines: usize) -> Result<Vec<Record>, Error> {
+    let mut records: Vec<Record> = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let refuse = |problem: String| {
+            let problem = format!("line {} of metrics.jsonl {problem}", lines + i + 1);
+            Error::Folder { path: folder.to_path_buf(), problem }
+        };
+        let record: Record = serde_json::from_str(line).map_err(|e| refuse(format!("is not a record: {e}")))?;
+        if let Some(last) = records.last().filter(|last| last.step >= record.step) {
+            return Err(refuse(format!("is of step {}, after one of step {}", record.step, last.step)));
+        }
+        records.push(record);
+    }
+    Ok(records)
+}
+
+/// A line of `metrics.jsonl` without its time, the one field that is not the same in a run that is made again.
+pub(crate) fn timeless(line: &str) -> String {
+    const KEY: &str = "\"tokens_per_second\":";
+    match line.split_once(KEY) {
+        Some((before, rest)) => format!("{before}{}", rest.split_once(',').map_or(rest, |(_, after)| after)),
+        None => line.into(),
+    }
+}
+
+/// Number and hash of the records of a text, without their times.
+pub(crate) fn digest(text: &str) -> Digest {
+    text.split_inclusive('\n').fold(Digest::default(), |digest, line| digest.with(&timeless(line)))
+}
+
+/// Where a step is, for its record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At {
+    pub(crate) step: usize,
+    pub(crate) tokens: usize,
+    pub(crate) lr: f64,
+    pub(crate) tokens_per_second: f64,
+}
+
+impl Record {
+    pub(crate) fn new(at: At, row: &HostRow, table: &ParamTable, blocks: usize) -> Self {
+        let mut role = BTreeMap::<Role, f32>::new();
+        for (entry, square) in table.iter().zip(&row.squares).filter(|(entry, _)| entry.role().is_trainable()) {
+            *role.entry(entry.role()).or_default() += square;
+        }
+        Self {
+            step: at.step,
+            tokens: at.tokens,
+            loss: row.loss,
+            lr: at.lr,
+            tokens_per_second: at.tokens_per_second.round(),
+            grad_norm: row.grad_norm(),
+            grad_norm_clipped: row.grad_norm_clipped,
+            grad_norm_block: Self::block_norms(row, table, blocks),
+            grad_norm_role: role.into_iter().map(|(role, square)| (role.name().into(), square.sqrt())).collect(),
+            stream_rms: row.stream_rms.clone(),
+            eval_loss: None,
+            eval_tokens: None,
+            floor: None,
+            excess: None,
+        }
+    }
+
+    /// Norm of the gradients of each block.
+    pub fn block_norms(row: &HostRow, table: &ParamTable, blocks: usize) -> Vec<f32> {
+        let mut squares = vec![0.0f32; blocks];
+        for (entry, square) in table.iter().zip(&row.squares) {
+            if let Some(index) = entry.block {
+                squares[index] += square;
+            }
+        }
+        squares.into_iter().map(f32::sqrt).collect()
+    }
+
+    pub(crate) fn with_evaluation(mut self, loss: f32, tokens: usize, floor: Option<f64>) -> Self {
+        self.eval_loss = Some(loss);
+        self.eval_tokens = Some(tokens);
+        self.floor = floor;
+        self.excess = floor.map(|floor| f64::from(loss) - floor);
+        self
+    }
+}
+
+/// How a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// It is going on, or was killed.
+    Running,
+    /// It made all its steps.
+    Finished,
+    /// It was asked to stop, and wrote a checkpoint of its last step.
+    Interrupted,
+    /// A loss or gradient was not finite.
+    Diverged,
+}
+
+impl Status {
+    /// Whether nothing is left to be made.
+    pub fn has_ended(self) -> bool {
+        match self {
+            Self::Finished | Self::Diverged => true,
+            Self::Running | Self::Interrupted => false,
+        }
+    }
+}
+
+/// `summary.json`: the run in one object.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Version of the format.
+    pub format: u32,
+    /// How the run stands.
+    pub status: Status,
+    /// Why it diverged: the step and the first layer whose gradient is not finite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Each step that was not finite, and what was done about it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub divergences: Vec<Divergence>,
+    /// Steps made.
+    pub step: usize,
+    /// Steps asked for.
+    pub steps: usize,
+    /// Tokens seen.
+    pub tokens: usize,
+    /// Number of trainable elements.
+    pub parameters: usize,
+    /// Loss of the last recorded step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f32>,
+    /// Last evaluation loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_loss: Option<f32>,
+    /// Best evaluation loss.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_eval_loss: Option<f32>,
+    /// Least loss that can be expected on the held-out tokens, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<f64>,
+    /// Last evaluation loss above the floor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excess: Option<f64>,
+    /// Number of held-out tokens that an evaluation is the mean of. None in format 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_tokens: Option<usize>,
+    /// Loss of the best guess that ignores the context: the entropy of the held-out tokens' frequencies, in nats. None in
+    /// format 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unigram_loss: Option<f64>,
+    /// Whether the last evaluation is below `unigram_loss` by more than 0.01, and below the loss of the first step. None
+    /// where the run has not finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned: Option<bool>,
+    /// Where the time of this process went, in seconds.
+    pub seconds: Seconds,
+    /// Largest memory of this process, in bytes, where the system says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
+    /// A number that differs where the data do; 0 for data that are drawn.
+    #[serde(default)]
+    pub fingerprint: u64,
+    /// The process that made the last steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
+    /// Number and hash of the lines of `metrics.jsonl`, which the losses above are taken from.
+    #[serde(default)]
+    pub records: Digest,
+    /// Hash of all of the above.
+    #[serde(default)]
+    pub checksum: String,
+}
+
+impl Summary {
+    /// The summary of the run in a folder.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and [`Error::Folder`] for one that is not as it was written.
+    pub fn of_run(folder: &Path) -> Result<Self, Error> {
+        let text = read::bytes(&folder.join("summary.json"), read::MOST_WRITTEN)?;
+        Self::parse(&text).ok_or_else(|| Error::Folder {
+            path: folder.to_path_buf(),
+            problem: "its summary.json is not as it was written; --resume makes it anew from the records".into(),
+        })
+    }
+
+    /// As text, with its checksum.
+    pub(crate) fn sealed(&mut self) -> String {
+        self.checksum = self.own_checksum();
+        let text = serde_json::to_string_pretty(self);
+        text.unwrap_or_else(|e| unreachable!("a summary is always valid JSON: {e}")) + "\n"
+    }
+
+    /// The summary of a text, if it is one that is as it was written.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let summary: Self = serde_json::from_slice(text).ok()?;
+        (summary.checksum == summary.own_checksum()).then_some(summary)
+    }
+
+    fn own_checksum(&self) -> String {
+        let bare = Self { checksum: String::new(), ..self.clone() };
+        files::checksum(&serde_json::to_string(&bare).unwrap_or_default())
+    }
+
+    /// Takes the losses from the records of the run.
+    pub(crate) fn take_losses(&mut self, records: &[Record]) {
+        let evaluated = records.iter().rev().find(|record| record.eval_loss.is_some());
+        self.loss = records.last().map(|record| record.loss);
+        self.eval_loss = evaluated.and_then(|record| record.eval_loss);
+        self.excess = evaluated.and_then(|record| record.excess);
+        self.best_eval_loss = records.iter().filter_map(|record| record.eval_loss).reduce(f32::min);
+    }
+}
+
+/// Times in seconds. On an asynchronous device the parts of the step are the times to enqueue it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seconds {
+    /// All of it.
+    pub total: f64,
+    /// Forward passes of training.
+    pub forward: f64,
+    /// Backward passes.
+    pub backward: f64,
+    /// Norms, clip and update.
+    pub optimizer: f64,
+    /// Reading from the device and writing records.
+    pub logging: f64,
+    /// Evaluations.
+    pub evaluation: f64,
+    /// Checkpoints.
+    pub checkpoint: f64,
+}
+
+/// Largest resident set of this process so far, in bytes; None where there is no `/proc`.
+pub fn peak_memory() -> Option<u64> {
+    memory::of_proc("/proc/self/status", "VmHWM:")
+}
+
+/// Memory of this machine, in bytes; None where there is no `/proc`.
+pub(crate) fn total_memory() -> Option<u64> {
+    memory::of_proc("/proc/meminfo", "MemTotal:")
+}

@@ -1,0 +1,88 @@
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+
+/// The gradient of every parameter, flattened, in the order of the [`ParamTable`](unitgain_model::ParamTable).
+/// They are plain tensors: no graph hangs on them.
+#[derive(Clone, Debug)]
+pub struct Gradients {
+    each: Vec<Option<Tensor<1>>>,
+    /// What all are still to be multiplied by, of shape `[1]`.
+    factor: Option<Tensor<1>>,
+}
+
+impl Gradients {
+    /// Runs the backward pass from `loss`, of shape `[1]`, and takes the gradients out of the graph.
+    pub fn backward<M: Module>(loss: &Tensor<1>, model: &M) -> Self {
+        Self::taken(&mut loss.backward(), model)
+    }
+
+    /// Takes the gradients of a model's parameters out of a graph, and leaves those of other tensors.
+    pub fn taken<M: Module>(graph: &mut burn::tensor::Gradients, model: &M) -> Self {
+        struct Collect<'a> {
+            graph: &'a mut burn::tensor::Gradients,
+            flat: Vec<Option<Tensor<1>>>,
+        }
+        impl ModuleVisitor for Collect<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let gradient = param.val().grad_remove(self.graph);
+                self.flat.push(gradient.map(|g| {
+                    let n = g.shape().num_elements();
+                    g.reshape([n])
+                }));
+            }
+        }
+        let mut collect = Collect { graph, flat: Vec::new() };
+        model.visit(&mut collect);
+        Self { each: collect.flat, factor: None }
+    }
+
+    /// The sum of both, of gradients that wait for no factor.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let sum = |pair| match pair {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        Self { each: self.each.into_iter().zip(other.each).map(sum).collect(), factor: None }
+    }
+
+    /// Sum of squares of each gradient, of shape `[parameters]`; 0 where there is none. It stays on
+    /// the device.
+    pub fn squares(&self, device: &Device) -> Tensor<1> {
+        #[cfg(feature = "flex")]
+        if let Some(squares) = crate::step::fused::squares(&self.each, device) {
+            return squares;
+        }
+        let square = |g: &Option<Tensor<1>>| match g {
+            Some(g) => g.clone().square().sum(),
+            None => Tensor::zeros([1], device),
+        };
+        Tensor::cat(self.each.iter().map(square).collect(), 0)
+    }
+
+    /// The gradient of parameter `index`, once.
+    pub(crate) fn take(&mut self, index: usize) -> Option<Tensor<1>> {
+        self.each[index].take()
+    }
+
+    /// What a gradient that is taken is still to be multiplied by.
+    pub(crate) fn factor(&self) -> Option<Tensor<1>> {
+        self.factor.clone()
+    }
+
+    /// All times a factor of shape `[1]`, which waits until they are used.
+    pub(crate) fn times(self, factor: Tensor<1>) -> Self {
+        Self { factor: Some(factor), ..self }
+    }
+
+    /// `f` of every gradient and its index.
+    pub(crate) fn map(self, f: impl Fn(usize, Tensor<1>) -> Tensor<1>) -> Self {
+        let each = self.each.into_iter().enumerate().map(|(i, g)| g.map(|g| f(i, g))).collect();
+        Self { each, ..self }
+    }
+
+    /// The gradients in the order of the table.
+    pub fn iter(&self) -> impl Iterator<Item = Option<&Tensor<1>>> {
+        self.each.iter().map(Option::as_ref)
+    }
+}
