@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout)]
 
 use burn::tensor::Device;
-use unitgain_model::{ModelConfig, ModelError, Placement, Scheme, cross_entropy};
+use unitgain_model::{ModelConfig, ModelError, Placement, Scheme, Variant, cross_entropy};
 use unitgain_train::{DataConfig, Gradients};
 
 const LAYERS: usize = 24;
@@ -45,7 +45,7 @@ fn main() -> Result<(), ModelError> {
         let norms = profile(placement)?;
         let ratio = norms[LAYERS - 1] / norms[0];
         let shown: Vec<String> = norms.iter().step_by(4).map(|n| format!("{n:.4}")).collect();
-        println!("{:10} last/first {ratio:6.2}   every fourth block: {}", placement.about().0, shown.join(" "));
+        println!("{:10} last/first {ratio:6.2}   every fourth block: {}", placement.about().name, shown.join(" "));
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use unitgain_init::{
     Distribution, Draw, Fan, Fans, Form, Gain, Role, Scheme, Spec, TFixupConstants, bias, fixup_scale,
 };
 use unitgain_init::{truncated_moments, truncated_std};
-use unitgain_model::{EmbeddingScale, ModelConfig, Parametrization, Shape, TokenScale, Update};
+use unitgain_model::{EmbeddingScale, ModelConfig, Parametrization, Shape, TokenScale, Update, Variant};
 use unitgain_norms::weight::activation_gain;
 use unitgain_residual::constants::{DeepNorm, nfnet_betas, sub_norm_gains};
 use unitgain_residual::{Placement, ScaleConfig};
@@ -124,7 +124,7 @@ fn scalars(case: &Case, expected: Json<'_>) {
     close("Var relu", relu.variance() * 2.0, number(expected.at("relu_moments"), "Var_y_after_kaiming"));
     let mimetic = expected.at("mimetic");
     let (noise, diagonal) = (number(mimetic, "alpha1"), number(mimetic, "beta1"));
-    let scheme = Scheme::all().into_iter().find(|s| s.about().0 == "mimetic").unwrap();
+    let scheme = Scheme::all().into_iter().find(|s| s.about().name == "mimetic").unwrap();
     let query = Draw::Mimetic { noise, diagonal, factor: 0, gain: 1.0 };
     assert_eq!(scheme.draw(&self::spec(Role::Query, 8.0, 8.0)), query);
     let (noise, diagonal) = (number(mimetic, "alpha2"), -number(mimetic, "beta2"));
@@ -243,7 +243,7 @@ fn depth_width(case: &Case, row: Json<'_>) {
     close("1 / sqrt(L)", depth_mup.branch(0, layers).gain, number(row, "residual_1_over_sqrt_N"));
     let options = row.at("skipinit_alpha_options").numbers();
     assert_eq!(options.len(), 2, "{}: SkipInit", case.name);
-    assert!(ScaleConfig::ALL.contains(&ScaleConfig::SkipInit { init: options[0] }), "{}: SkipInit", case.name);
+    assert!(ScaleConfig::all().contains(&ScaleConfig::SkipInit { init: options[0] }), "{}: SkipInit", case.name);
     close("SkipInit", depth_mup.branch(0, layers).gain, options[1]);
 
     // Rows of embeddings: the length of one, its entries' size, and that of the original Transformer.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 use unitgain_model::{
     AttentionScale, BlockConfig, ModelConfig, NormConfig, Parametrization, Placement, Position, QkNormOver, RULES,
-    ScaleConfig, Scheme, Severity, WeightNormConfig,
+    ScaleConfig, Scheme, Severity, Variant, WeightNormConfig,
 };
 use unitgain_norms::weight::Flavour;
 
@@ -31,7 +31,7 @@ fn combinations_are_refused_or_warned_of() {
     let unit = Parametrization::u_mup();
     let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
     let dyt = NormConfig::Dyt { alpha: None, bias: true };
-    let init = |name: &str| Scheme::all().into_iter().find(|scheme| scheme.about().0 == name);
+    let init = |name: &str| Scheme::all().into_iter().find(|scheme| scheme.about().name == name);
     let refused = [
         ModelConfig { init: Some(Scheme::gpt2()), ..deep() },
         ModelConfig { scale: ScaleConfig::Depth {}, ..deep() },

@@ -5,7 +5,8 @@ use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use unitgain_kernels::composed;
 use unitgain_model::{
-    Activation, AttentionScale, ModelConfig, NormConfig, Placement, Position, QkNormOver, Transformer, cross_entropy,
+    Activation, AttentionScale, ModelConfig, NormConfig, Placement, Position, QkNormOver, Transformer, Variant,
+    cross_entropy,
 };
 use unitgain_norms::NormSite;
 use unitgain_train::{Batch, ClipConfig, DataConfig, Gradients, OptimizerConfig, Trainer, read_rows};
@@ -121,7 +122,7 @@ fn models_are_their_twins_for_every_shape() {
         ..ModelConfig::default()
     };
     let mut configs = vec![base.clone()];
-    for activation in Activation::ALL {
+    for activation in Activation::all() {
         for bias in [false, true] {
             configs.push(ModelConfig { activation, bias, tie_embeddings: bias, ..base.clone() });
         }
@@ -228,7 +229,7 @@ fn adams_update_is_its_twin() {
 #[test]
 fn over_fifty_steps_the_losses_are_the_same_for_every_placement() {
     let task = DataConfig::Markov { vocab_size: 8, order: 1, branching: 2, seed: 1 }.load(16).unwrap();
-    for placement in Placement::ALL {
+    for placement in Placement::all() {
         let config = ModelConfig {
             vocab_size: Some(8),
             context: 16,

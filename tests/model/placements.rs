@@ -5,7 +5,7 @@ use crate::common::{draw, host, max_difference, shaken, values};
 use burn::tensor::{Device, Tensor, TensorData};
 use unitgain_model::{
     Activation, AttentionScale, EmbeddingScale, ModelConfig, ModelError, NormConfig, Observe, Placement, Position,
-    QkNormOver, ScaleConfig, Scheme, WeightNormConfig,
+    QkNormOver, ScaleConfig, Scheme, Variant, WeightNormConfig,
 };
 use unitgain_norms::NormSite;
 use unitgain_norms::weight::Flavour;
@@ -30,7 +30,7 @@ fn with_a_branch_of_zero_each_placement_does_what_its_equation_says() {
     let device = Device::flex();
     let x = draw("stream", 4, 16, &device);
     let mut known = 0;
-    for placement in Placement::ALL {
+    for placement in Placement::all() {
         let residual = residual(placement, ScaleConfig::One {}, &device);
         let y = host(joined(&residual, x.clone(), |x| x * 0.0));
         let want = match placement {
@@ -113,8 +113,8 @@ fn gradients_of_every_placement_and_scale_are_those_of_finite_differences() {
     let device = Device::flex().autodiff();
     let weights = draw("fd/weights", 4, 16, &device);
     let direction = draw("fd/direction", 4, 16, &device);
-    for placement in Placement::ALL {
-        for scale in ScaleConfig::ALL {
+    for placement in Placement::all() {
+        for scale in ScaleConfig::all() {
             let block = block(placement, scale, &device);
             let loss = |x: Tensor<2>| (block(x) * weights.clone()).sum();
             let x = draw("fd/x", 4, 16, &device).require_grad();
@@ -153,9 +153,9 @@ fn without_gradient(model: &ModelConfig) -> Vec<String> {
 #[test]
 fn every_norm_placement_and_scale_trains_and_leaves_no_parameter_without_a_gradient() {
     let mut refused = 0;
-    for placement in Placement::ALL {
+    for placement in Placement::all() {
         for norm in NormConfig::all() {
-            for scale in ScaleConfig::ALL {
+            for scale in ScaleConfig::all() {
                 let model = ModelConfig {
                     vocab_size: Some(8),
                     context: 8,
@@ -202,8 +202,8 @@ fn every_other_setting_trains_and_leaves_no_parameter_without_a_gradient() {
             }
         }
     }
-    for activation in Activation::ALL {
-        for weight_norm in WeightNormConfig::ALL.into_iter().chain([standardized]) {
+    for activation in Activation::all() {
+        for weight_norm in WeightNormConfig::all().into_iter().chain([standardized]) {
             let free =
                 ModelConfig { scale: ScaleConfig::Nfnet { alpha: 0.2 }, placement: Placement::None {}, ..base.clone() };
             configs.push(ModelConfig { activation, weight_norm, bias: true, attention_bias: Some(false), ..free });
@@ -212,7 +212,7 @@ fn every_other_setting_trains_and_leaves_no_parameter_without_a_gradient() {
             configs.push(ModelConfig { activation, weight_norm, zero_writers, ..fixup });
         }
     }
-    for placement in Placement::ALL {
+    for placement in Placement::all() {
         configs.push(ModelConfig { placement, zero_writers: true, ..base.clone() });
         configs.push(ModelConfig { placement, zero_writers: true, weight_norm: standardized, ..base.clone() });
         configs.push(ModelConfig {
@@ -224,7 +224,7 @@ fn every_other_setting_trains_and_leaves_no_parameter_without_a_gradient() {
         let attention_scale = Some(AttentionScale::Learned { init: None, per_head: true });
         let embedding_scale = Some(EmbeddingScale::Learned { init: None });
         configs.push(ModelConfig { placement, attention_scale, embedding_scale, ..base.clone() });
-        for mlp_placement in Placement::ALL {
+        for mlp_placement in Placement::all() {
             configs.push(ModelConfig { placement, mlp_placement: Some(mlp_placement), ..base.clone() });
         }
     }
@@ -250,9 +250,9 @@ fn no_accepted_combination_of_init_weight_norm_placement_and_scale_is_dead() {
     let mut accepted = Vec::new();
     let mut refused = 0;
     for init in Scheme::all() {
-        for weight_norm in WeightNormConfig::ALL {
-            for placement in Placement::ALL {
-                for scale in ScaleConfig::ALL {
+        for weight_norm in WeightNormConfig::all() {
+            for placement in Placement::all() {
+                for scale in ScaleConfig::all() {
                     for (zero_writers, zero_query) in [(false, false), (false, true), (true, false), (true, true)] {
                         let model = ModelConfig {
                             vocab_size: Some(4),
@@ -323,7 +323,7 @@ fn with_zero_writers_a_block_is_what_its_placement_makes_of_nothing() {
     let device = Device::flex();
     let x = draw("nothing", 8, 16, &device);
     let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
-    let init = |name: &str| Scheme::all().into_iter().find(|scheme| scheme.about().0 == name);
+    let init = |name: &str| Scheme::all().into_iter().find(|scheme| scheme.about().name == name);
     // Zeros that a scheme draws are kept where a weight's size is divided out.
     let kinds = [
         (WeightNormConfig::None {}, true, None),
@@ -333,7 +333,7 @@ fn with_zero_writers_a_block_is_what_its_placement_makes_of_nothing() {
         (standardized, false, init("fixup")),
     ];
     let mut compared = 0;
-    for placement in Placement::ALL {
+    for placement in Placement::all() {
         for (weight_norm, zero_writers, init) in kinds {
             let config = ModelConfig {
                 vocab_size: Some(2),

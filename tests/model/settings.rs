@@ -9,7 +9,7 @@ use unitgain_init::gain::Function;
 use unitgain_model::weights::of as weights;
 use unitgain_model::{
     AttentionScale, Form, ModelConfig, NormConfig, Observe, Parametrization, Point, Role, Scheme, UnitScaling, Update,
-    cross_entropy,
+    Variant, cross_entropy,
 };
 use unitgain_train::{Batch, ClipConfig, OptimizerConfig, RunConfig, Trainer, read_rows};
 
@@ -18,7 +18,7 @@ fn a_gain_of_a_configuration_is_in_the_weights() {
     let std = |init: &str| {
         let text = format!("[model]\nd_model = 64\nn_layers = 1\nvocab_size = 8\ninit = {init}\n[data]\ntask = 'copy'");
         let scheme = RunConfig::parse(&text, "test", &[]).map_err(|e| e.to_string())?.model.init.unwrap();
-        scheme.check()?;
+        scheme.check().map_err(|fault| fault.to_string())?;
         let spec = unitgain_init::Spec {
             role: Role::MlpIn,
             fan_in: 64.0,
@@ -44,7 +44,7 @@ fn a_gain_of_a_configuration_is_in_the_weights() {
     close("{ kind = 'kaiming', gain = 3 }", 3.0 / 8.0);
     close("{ kind = 'kaiming', slope = 1.0 }", 0.125);
     for (init, expected) in [
-        ("{ kind = 'kaiming', slope = 0.5, gain = 2 }".to_string(), "slope = 0.5 must be left out"),
+        ("{ kind = 'kaiming', slope = 0.5, gain = 2 }".to_string(), "slope = 0.5: must be left out"),
         ("{ kind = 'lecun', gain = { kind = 'torch', activation = 'relu6' } }".into(), "PyTorch's table"),
         ("{ kind = 'lecun', gain = { kind = 'backward', activation = 'relu7' } }".into(), "relu6"),
         (

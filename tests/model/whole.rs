@@ -6,7 +6,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_model::weights::of as weights;
 use unitgain_model::{
     Activation, Cache, ModelConfig, NormConfig, Parametrization, Placement, Point, Position, Role, ScaleConfig, Scheme,
-    Transformer, cross_entropy,
+    Transformer, Variant, cross_entropy,
 };
 use unitgain_train::Gradients;
 
@@ -244,7 +244,7 @@ fn placements_start_from_the_same_matrices() {
     let device = Device::flex();
     let xavier = |placement| ModelConfig { placement, init: Some(Scheme::xavier()), ..tiny() };
     let pre = build(&xavier(Placement::PreNorm {}), &device);
-    for placement in Placement::ALL {
+    for placement in Placement::all() {
         let other = build(&xavier(placement), &device);
         let beta = placement.branch_gain(3) as f32;
         for (name, gain) in [("query", 1.0), ("key", 1.0), ("value", beta), ("out", beta)] {
@@ -370,7 +370,7 @@ fn blocks_can_differ() {
 #[test]
 fn the_final_norm_follows_the_last_block() {
     let final_norm = |config: ModelConfig| config.plan(16).unwrap().final_norm;
-    for placement in Placement::ALL {
+    for placement in Placement::all() {
         assert_eq!(final_norm(ModelConfig { placement, ..tiny() }), placement.final_norm());
     }
     let mixed = ModelConfig {

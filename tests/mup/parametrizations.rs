@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use unitgain_model::weights::of as weights;
 use unitgain_model::{
-    Activation, Branch, Form, ModelConfig, NormConfig, Parametrization, Point, Position, Probe, Scheme, Walk,
+    Activation, Branch, Form, ModelConfig, NormConfig, Parametrization, Point, Position, Probe, Scheme, Variant, Walk,
     cross_entropy,
 };
 use unitgain_residual::two_way;
@@ -67,7 +67,7 @@ fn the_base_model_trains_as_standard_bit_for_bit() {
             let same = trained(&ModelConfig { parametrization, ..tiny() }, optimizer);
             assert_eq!(same, standard, "{parametrization:?} {optimizer:?}");
             // And another base is something else.
-            let other = relative(8, 1).into_iter().find(|p| p.about().0 == parametrization.about().0).unwrap();
+            let other = relative(8, 1).into_iter().find(|p| p.about().name == parametrization.about().name).unwrap();
             assert_ne!(trained(&ModelConfig { parametrization: other, ..tiny() }, optimizer), standard, "{other:?}");
         }
     }

@@ -8,6 +8,7 @@ use unitgain_init::sample;
 use unitgain_kernels::composed;
 use unitgain_norms::weight::{Flavour, WeightNormConfig};
 use unitgain_norms::{BatchNorm, GroupNorm, Moments, NormConfig, NormSite};
+use unitgain_variant::Variant;
 
 #[test]
 fn norms_are_burns_forward_and_backward() {

@@ -1,7 +1,7 @@
 //! The signal at step 0, against what the papers derive and against finite differences.
 
 use crate::common::{Scratch, generator};
-use unitgain_model::{ModelConfig, Placement, ScaleConfig, Scheme};
+use unitgain_model::{ModelConfig, Placement, ScaleConfig, Scheme, Variant};
 use unitgain_study::signal::{Signal, measure, measure_trained, slope};
 use unitgain_train::{Calibrate, DataConfig, RunConfig};
 
@@ -96,7 +96,7 @@ fn a_calibrated_model_is_measured_as_it_starts() {
     let mut config = config(Placement::None {}, 4);
     config.model.tie_embeddings = false;
     let plain = measure(&config, false).unwrap();
-    config.init.calibrate = Some(Calibrate::ALL[0]);
+    config.init.calibrate = Some(Calibrate::all()[0]);
     let lsuv = measure(&config, false).unwrap();
     // Every layer writes variance 1, so that the logits have it too.
     assert!((lsuv.logits - 1.0).abs() < 0.1 && (plain.logits - 1.0).abs() > 0.2, "{} {}", lsuv.logits, plain.logits);
@@ -163,7 +163,7 @@ fn a_stable_rank_is_that_of_the_matrix() {
         let signal = measure(config, true).unwrap();
         signal.matrices.into_iter().map(|matrix| (matrix.path, matrix.stable_rank)).collect()
     };
-    config.model.init = Scheme::all().into_iter().find(|scheme| scheme.about().0 == "orthogonal");
+    config.model.init = Scheme::all().into_iter().find(|scheme| scheme.about().name == "orthogonal");
     let of = |ranks: &[(String, f64)], part: &str| ranks.iter().find(|(path, _)| path.contains(part)).unwrap().1;
     let orthogonal = ranks(&config);
     assert!((of(&orthogonal, "query") - 48.0).abs() < 1e-3 && (of(&orthogonal, "mlp.up") - 48.0).abs() < 1e-3);

@@ -5,7 +5,7 @@ use crate::model::whole::tiny;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use unitgain_model::weights::of as weights;
-use unitgain_model::{Activation, ModelConfig, NormConfig, Placement, ScaleConfig, Scheme};
+use unitgain_model::{Activation, ModelConfig, NormConfig, Placement, ScaleConfig, Scheme, Variant};
 use unitgain_train::{Calibrate, DataConfig, EvalTokens, Measured, RunConfig, Start, Task, Trainer, calibrate, train};
 
 /// A run of a model without norms, small enough for gradients of gradients.
@@ -50,13 +50,13 @@ fn calibrated(config: &RunConfig) -> (Weights, Weights, Vec<Measured>, RunConfig
 }
 
 fn kind(name: &str) -> Option<Calibrate> {
-    Calibrate::ALL.into_iter().find(|c| c.about().0 == name)
+    Calibrate::all().into_iter().find(|c| c.about().name == name)
 }
 
 #[test]
 fn every_calibration_is_listed_under_its_own_name() {
-    for calibrate in Calibrate::ALL {
-        let json = format!("{{\"kind\":\"{}\"}}", calibrate.about().0);
+    for calibrate in Calibrate::all() {
+        let json = format!("{{\"kind\":\"{}\"}}", calibrate.about().name);
         assert_eq!(serde_json::from_str::<Calibrate>(&json).unwrap(), calibrate);
     }
 }
@@ -231,7 +231,7 @@ fn the_second_stage_changes_no_function_whatever_a_block_has() {
 
 #[test]
 fn every_calibration_works_on_bf16_branches() {
-    for kind in Calibrate::ALL {
+    for kind in Calibrate::all() {
         let kind = match kind {
             Calibrate::MetaInit { lr, momentum, .. } => Calibrate::MetaInit { steps: 1, lr, momentum },
             Calibrate::GradInit { lr, gamma, eta, .. } => Calibrate::GradInit { steps: 1, lr, gamma, eta },

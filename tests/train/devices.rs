@@ -4,7 +4,7 @@ use crate::common::test_device;
 use crate::model::whole::tiny;
 use burn::tensor::Device;
 use unitgain_kernels::composed;
-use unitgain_model::{ModelConfig, Placement};
+use unitgain_model::{ModelConfig, Placement, Variant};
 use unitgain_train::{ClipConfig, DataConfig, HostRow, OptimizerConfig, Trainer, read_rows};
 
 /// Two steps of a model; the second sees what the optimizer did in the first.
@@ -23,7 +23,7 @@ fn two_steps(model: &ModelConfig, device: &Device) -> Vec<HostRow> {
 #[test]
 fn two_steps_of_every_placement_are_those_of_the_cpu() {
     let device = test_device();
-    for placement in Placement::ALL {
+    for placement in Placement::all() {
         let model = ModelConfig { placement, n_layers: 2, ..tiny() };
         let want = composed(|| two_steps(&model, &Device::flex()));
         let got = two_steps(&model, &device);

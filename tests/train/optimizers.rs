@@ -6,7 +6,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_model::weights::of as weights;
-use unitgain_model::{ModelConfig, NormConfig, Placement, Role, ScaleConfig, Spec, Transformer, Update, cross_entropy};
+use unitgain_model::{ModelConfig, NormConfig, Placement, Role, ScaleConfig, Spec, Transformer, Update, Variant, cross_entropy};
 use unitgain_train::step::optim::{Moved, Rates, Weight};
 use unitgain_train::{ClipConfig, Gradients, Optimizer, OptimizerConfig, Trainer, read_rows, step::clip};
 
@@ -41,7 +41,7 @@ fn compare(ours: OptimizerConfig, mut theirs: ModuleOptimizer, lr: f64) {
     }
     for ((path, _, x), (_, _, y)) in weights(&a).into_iter().zip(weights(&b)) {
         let difference = max_difference(&x, &y);
-        assert!(difference < 2e-5, "{}: {path} differs by {difference}", ours.about().0);
+        assert!(difference < 2e-5, "{}: {path} differs by {difference}", ours.about().name);
     }
 }
 

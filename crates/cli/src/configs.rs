@@ -1,10 +1,9 @@
 use super::{Outcome, printable, table};
 use std::io::Write;
 use unitgain_model::{
-    Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme, WeightNormConfig,
+    About, Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme, Variant, WeightNormConfig,
 };
-use unitgain_train::data::TASKS;
-use unitgain_train::{Calibrate, ClipConfig, OnDivergence, OptimizerConfig, ScheduleConfig};
+use unitgain_train::{Calibrate, ClipConfig, DataConfig, OnDivergence, OptimizerConfig, ScheduleConfig};
 
 /// List every variant of every axis with its formula and source
 #[derive(clap::Args)]
@@ -14,27 +13,28 @@ pub(crate) struct Args {
     axis: Option<String>,
 }
 
-type About = (&'static str, &'static str, &'static str);
-
-/// An axis: its name, its key in a configuration, its variants.
+/// An axis: its name, its key in a configuration, its kinds.
 type Axis = (&'static str, &'static str, Vec<About>);
 
 fn axes() -> [Axis; 14] {
+    fn kinds<V: Variant>() -> Vec<About> {
+        V::all().iter().map(V::about).collect()
+    }
     [
-        ("norm", "model.norm", NormConfig::all().iter().map(NormConfig::about).collect()),
-        ("weight_norm", "model.weight_norm", WeightNormConfig::ALL.map(WeightNormConfig::about).to_vec()),
-        ("placement", "model.placement", Placement::ALL.map(Placement::about).to_vec()),
-        ("scale", "model.scale", ScaleConfig::ALL.map(ScaleConfig::about).to_vec()),
-        ("init", "model.init", Scheme::all().into_iter().map(Scheme::about).collect()),
-        ("calibrate", "init.calibrate", Calibrate::ALL.map(Calibrate::about).to_vec()),
-        ("parametrization", "model.parametrization", Parametrization::ALL.map(Parametrization::about).to_vec()),
-        ("activation", "model.activation", Activation::ALL.map(Activation::about).to_vec()),
-        ("position", "model.position", Position::all().into_iter().map(Position::about).collect()),
-        ("task", "data.task", TASKS.to_vec()),
-        ("optimizer", "optimizer", OptimizerConfig::all().into_iter().map(OptimizerConfig::about).collect()),
-        ("clip", "train.clip", ClipConfig::all().into_iter().map(ClipConfig::about).collect()),
-        ("on_divergence", "train.on_divergence", OnDivergence::ALL.into_iter().map(OnDivergence::about).collect()),
-        ("schedule", "schedule", ScheduleConfig::all().into_iter().map(ScheduleConfig::about).collect()),
+        ("norm", "model.norm", kinds::<NormConfig>()),
+        ("weight_norm", "model.weight_norm", kinds::<WeightNormConfig>()),
+        ("placement", "model.placement", kinds::<Placement>()),
+        ("scale", "model.scale", kinds::<ScaleConfig>()),
+        ("init", "model.init", kinds::<Scheme>()),
+        ("calibrate", "init.calibrate", kinds::<Calibrate>()),
+        ("parametrization", "model.parametrization", kinds::<Parametrization>()),
+        ("activation", "model.activation", kinds::<Activation>()),
+        ("position", "model.position", kinds::<Position>()),
+        ("task", "data.task", kinds::<DataConfig>()),
+        ("optimizer", "optimizer", kinds::<OptimizerConfig>()),
+        ("clip", "train.clip", kinds::<ClipConfig>()),
+        ("on_divergence", "train.on_divergence", kinds::<OnDivergence>()),
+        ("schedule", "schedule", kinds::<ScheduleConfig>()),
     ]
 }
 
@@ -53,12 +53,12 @@ impl Args {
             let names = axes.iter().map(named).collect::<Vec<_>>().join(", ");
             anyhow::bail!("{:?} is not an axis. Allowed: {names}", self.axis.unwrap_or_default());
         }
-        for (i, (_, key, variants)) in chosen.into_iter().enumerate() {
+        for (i, (_, key, kinds)) in chosen.into_iter().enumerate() {
             if i > 0 {
                 writeln!(printable::out())?;
             }
             let rows: Vec<Vec<String>> =
-                variants.iter().map(|(n, f, s)| vec![(*n).into(), (*f).into(), (*s).into()]).collect();
+                kinds.iter().map(|kind| [kind.name, kind.formula, kind.source].map(String::from).to_vec()).collect();
             table::print(&[key, "formula", "source"], &rows, &[])?;
         }
         Ok(Outcome::Success)

@@ -3,6 +3,7 @@
 //! Three conventions share the name and differ for most functions; [`Gain`] names the one that is meant.
 
 use serde::{Deserialize, Serialize};
+use unitgain_variant::{Fault, within};
 
 /// A gain, by number or by convention.
 ///
@@ -51,14 +52,14 @@ impl From<f64> for Gain {
 }
 
 impl Gain {
-    /// What is wrong with the settings, if anything.
-    pub(crate) fn check(self) -> Result<(), String> {
+    /// Refuses settings that are out of range.
+    pub(crate) fn check(self) -> Result<(), Fault> {
         match self {
             Self::Constant { .. } => Ok(()),
             Self::Torch { activation }
             | Self::SecondMoment { activation }
             | Self::Backward { activation }
-            | Self::Nfnet { activation } => activation.check(),
+            | Self::Nfnet { activation } => activation.check().map_err(|fault| fault.below("gain.activation")),
         }
     }
 
@@ -72,32 +73,6 @@ impl Gain {
             Self::Nfnet { activation } => Some(activation.moments().variance().powf(-0.5)),
         }
     }
-}
-
-/// For serde: a number, or a table with a `kind`.
-pub(crate) fn number_or_table<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Gain, D::Error> {
-    struct Either;
-    impl<'de> serde::de::Visitor<'de> for Either {
-        type Value = Gain;
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("gain as a number, or as a table with kind = constant, torch, second_moment, backward or nfnet")
-        }
-        fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Gain, E> {
-            Ok(Gain::Constant { value })
-        }
-        fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Gain, E> {
-            Ok(Gain::Constant { value: value as f64 })
-        }
-        fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Gain, A::Error> {
-            Gain::deserialize(serde::de::value::MapAccessDeserializer::new(map))
-        }
-    }
-    deserializer.deserialize_any(Either)
-}
-
-/// [`number_or_table`] for an optional key.
-pub(crate) fn optional_number_or_table<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Gain>, D::Error> {
-    number_or_table(d).map(Some)
 }
 
 /// A function of one number.
@@ -208,16 +183,12 @@ impl Function {
         }
     }
 
-    /// What is wrong with the settings, if anything.
-    fn check(self) -> Result<(), String> {
-        let within = |key: &str, x: f64, least: f64| match (least..=1e6).contains(&x) {
-            true => Ok(()),
-            false => Err(format!("gain.activation.{key} = {x} must be a number from {least} to 1e6")),
-        };
+    /// Refuses settings that are out of range.
+    fn check(self) -> Result<(), Fault> {
         match self {
-            Self::LeakyRelu { slope } => within("slope", slope, -1e6),
-            Self::Elu { alpha } => within("alpha", alpha, 0.0),
-            Self::Dyt { alpha } => within("alpha", alpha, 1e-6),
+            Self::LeakyRelu { slope } => within("slope", slope, -1e6, 1e6),
+            Self::Elu { alpha } => within("alpha", alpha, 0.0, 1e6),
+            Self::Dyt { alpha } => within("alpha", alpha, 1e-6, 1e6),
             Self::Linear | Self::Sigmoid | Self::Tanh | Self::Relu | Self::Relu6 | Self::Gelu | Self::GeluTanh => {
                 Ok(())
             }

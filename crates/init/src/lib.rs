@@ -31,9 +31,6 @@ pub use fans::Fans;
 pub use gain::Gain;
 pub use scheme::{Draw, Fan, Scheme, TFixupConstants, fixup_scale};
 
-/// Name, formula and source of one variant, as `unitgain configs` prints them.
-pub type About = (&'static str, &'static str, &'static str);
-
 /// What a weight is for. Init, learning rates and weight decay read this, never a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,8 +1,9 @@
 use crate::distribution::{Distribution, Form, truncated_std};
-use crate::gain::{self, Gain, leaky_gain};
+use crate::gain::{Gain, leaky_gain};
 use crate::matrix::{self, ZeroConstant};
-use crate::{About, Role, Spec, bias, sample};
+use crate::{Role, Spec, bias, sample};
 use serde::{Deserialize, Serialize};
+use unitgain_variant::{About, Fault, Variant, fraction, positive_factor, require, shorthand, within};
 
 /// How the matrices of a Transformer are drawn. Biases start at 0.
 ///
@@ -56,7 +57,7 @@ pub enum Scheme {
     /// `gain sqrt(2 / (fan_in + fan_out))` (Glorot and Bengio 2010, eq. 16).
     Xavier {
         /// Default 1.
-        #[serde(default = "default_gain", deserialize_with = "gain::number_or_table")]
+        #[serde(default = "default_gain", deserialize_with = "shorthand::number_kind_or_table")]
         gain: Gain,
         /// Default `normal`.
         #[serde(default)]
@@ -73,7 +74,7 @@ pub enum Scheme {
         slope: f64,
         /// In place of that of ReLU: `second_moment` of another activation with `fan_in`, `backward` with `fan_out`. Default
         /// by `slope`, which then must be left out.
-        #[serde(default, deserialize_with = "gain::optional_number_or_table", skip_serializing_if = "Option::is_none")]
+        #[serde(default, deserialize_with = "shorthand::optional_number", skip_serializing_if = "Option::is_none")]
         gain: Option<Gain>,
         /// Default `fan_in`.
         #[serde(default)]
@@ -89,7 +90,7 @@ pub enum Scheme {
     /// gain for its activation through others. SELU's (arXiv:1706.02515).
     Lecun {
         /// Default 1.
-        #[serde(default = "default_gain", deserialize_with = "gain::number_or_table")]
+        #[serde(default = "default_gain", deserialize_with = "shorthand::number_kind_or_table")]
         gain: Gain,
         /// Default `normal`.
         #[serde(default)]
@@ -117,7 +118,7 @@ pub enum Scheme {
     /// Semi-orthogonal matrices times `gain`, uniform over all of them (arXiv:1312.6120).
     Orthogonal {
         /// Default 1.
-        #[serde(default = "default_gain", deserialize_with = "gain::number_or_table")]
+        #[serde(default = "default_gain", deserialize_with = "shorthand::number_kind_or_table")]
         gain: Gain,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
@@ -362,63 +363,9 @@ fn transposed(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     (0..rows * columns).map(|k| values[k % rows * columns + k / rows]).collect()
 }
 
-impl Scheme {
-    /// One value of each kind, with its defaults.
-    pub fn all() -> Vec<Self> {
-        let (std, gain, embedding_std) = (default_std(), default_gain(), default_std());
-        vec![
-            Self::gpt2(),
-            Self::Normal { std },
-            Self::Uniform { bound: default_bound() },
-            Self::TruncatedNormal { std, cut: default_cut(), corrected: false },
-            Self::Sparse { nonzero: default_nonzero(), std: default_sparse_std(), embedding_std },
-            Self::xavier(),
-            Self::kaiming(),
-            Self::lecun(),
-            Self::TorchLinear { embedding_std: one() },
-            Self::Siren { omega: default_omega(), embedding_std },
-            Self::Orthogonal { gain, embedding_std },
-            Self::Identity { embedding_std },
-            Self::Zero { constant: ZeroConstant::Orthonormal, embedding_std },
-            Self::LlamaDepth { std },
-            Self::Small {},
-            Self::Wang { numerator: two() },
-            Self::SpikeNoMore {},
-            Self::Fixup { embedding_std },
-            Self::TFixup { constants: TFixupConstants::Encoder },
-            Self::Mimetic {
-                query_key_noise: default_query_key(),
-                query_key_diagonal: default_query_key(),
-                value_output_noise: default_value_output(),
-                value_output_diagonal: default_value_output(),
-                std,
-            },
-        ]
-    }
-
-    /// [`Scheme::Gpt2`] with its default.
-    pub fn gpt2() -> Self {
-        Self::Gpt2 { std: default_std() }
-    }
-
-    /// [`Scheme::Xavier`] with its defaults.
-    pub fn xavier() -> Self {
-        Self::Xavier { gain: default_gain(), form: Form::Normal, embedding_std: default_std() }
-    }
-
-    /// [`Scheme::Kaiming`] with its defaults.
-    pub fn kaiming() -> Self {
-        Self::Kaiming { slope: 0.0, gain: None, fan: Fan::FanIn, form: Form::Normal, embedding_std: default_std() }
-    }
-
-    /// [`Scheme::Lecun`] with its defaults.
-    pub fn lecun() -> Self {
-        Self::Lecun { gain: default_gain(), form: Form::Normal, embedding_std: default_std() }
-    }
-
-    /// Name, formula and source.
-    pub fn about(self) -> About {
-        match self {
+impl Variant for Scheme {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::Gpt2 { .. } => {
                 ("gpt2", "N(0, 0.02^2); writers of the stream 0.02 / sqrt(2L)", "GPT-2 (Radford et al. 2019)")
             }
@@ -467,57 +414,45 @@ impl Scheme {
                 "query key^T ~ 0.7 Z + 0.7 I, value output ~ 0.4 Z - 0.4 I; the rest as gpt2",
                 "arXiv:2305.09828",
             ),
-        }
+        })
     }
 
-    /// What is wrong with the settings, if anything.
-    pub fn check(self) -> Result<(), String> {
-        let positive = |key: &str, x: f64| match (1e-30..=1e30).contains(&x) {
-            true => Ok(()),
-            false => Err(format!("{key} = {x} must be a number from 1e-30 to 1e30")),
+    fn check(&self) -> Result<(), Fault> {
+        let std_of_embeddings = |std: f64| positive_factor("embedding_std", std);
+        let gained = |gain: Gain| {
+            gain.check()?;
+            let problem = "must be of an activation in PyTorch's table; take second_moment, or a number";
+            let value = gain.value().ok_or_else(|| Fault::new("gain", "torch", problem))?;
+            positive_factor("gain", value)
         };
-        let gained = |gain: Gain| match (gain.check(), gain.value()) {
-            (Err(problem), _) => Err(problem),
-            (Ok(()), Some(value)) => positive("gain", value),
-            (Ok(()), None) => {
-                Err("gain = torch must be of an activation in PyTorch's table; take second_moment, or a number".into())
-            }
-        };
-        match self {
-            Self::Gpt2 { std } | Self::Normal { std } | Self::LlamaDepth { std } => positive("std", std),
-            Self::Uniform { bound } => positive("bound", bound),
-            // Below, nearly every number is drawn again.
-            Self::TruncatedNormal { cut, .. } if !(0.1..=100.0).contains(&cut) => {
-                Err(format!("cut = {cut} must be a number of sigmas from 0.1 to 100"))
-            }
-            Self::TruncatedNormal { std, .. } => positive("std", std),
+        match *self {
+            Self::Gpt2 { std } | Self::Normal { std } | Self::LlamaDepth { std } => positive_factor("std", std),
+            Self::Uniform { bound } => positive_factor("bound", bound),
+            // With a smaller cut nearly every number is drawn again.
+            Self::TruncatedNormal { std, cut, .. } => within("cut", cut, 0.1, 100.0).and(positive_factor("std", std)),
             Self::Sparse { nonzero, std, embedding_std } => {
-                if !(nonzero > 0.0 && nonzero <= 1.0) {
-                    return Err(format!("nonzero = {nonzero} must be above 0 and at most 1"));
-                }
-                positive("std", std).and(positive("embedding_std", embedding_std))
+                fraction("nonzero", nonzero)?;
+                positive_factor("std", std).and(std_of_embeddings(embedding_std))
             }
             Self::Xavier { gain, embedding_std, .. }
             | Self::Lecun { gain, embedding_std, .. }
-            | Self::Orthogonal { gain, embedding_std } => gained(gain).and(positive("embedding_std", embedding_std)),
-            Self::Kaiming { slope, gain: Some(_), .. } if slope != 0.0 => {
-                Err(format!("slope = {slope} must be left out where there is a gain, which is in its place"))
+            | Self::Orthogonal { gain, embedding_std } => gained(gain).and(std_of_embeddings(embedding_std)),
+            Self::Kaiming { slope, gain: Some(gain), embedding_std, .. } => {
+                let problem = "must be left out where there is a gain, which is in its place";
+                require(slope == 0.0, "slope", slope, problem)?;
+                gained(gain).and(std_of_embeddings(embedding_std))
             }
-            Self::Kaiming { gain: Some(gain), embedding_std, .. } => {
-                gained(gain).and(positive("embedding_std", embedding_std))
+            Self::Kaiming { slope, gain: None, embedding_std, .. } => {
+                within("slope", slope, -1e6, 1e6).and(std_of_embeddings(embedding_std))
             }
-            Self::Kaiming { slope, embedding_std, .. } => match slope.abs() <= 1e6 {
-                true => positive("embedding_std", embedding_std),
-                false => Err(format!("slope = {slope} must be a number from -1e6 to 1e6")),
-            },
             Self::Siren { omega, embedding_std } => {
-                positive("omega", omega).and(positive("embedding_std", embedding_std))
+                positive_factor("omega", omega).and(std_of_embeddings(embedding_std))
             }
             Self::TorchLinear { embedding_std }
             | Self::Identity { embedding_std }
             | Self::Zero { embedding_std, .. }
-            | Self::Fixup { embedding_std } => positive("embedding_std", embedding_std),
-            Self::Wang { numerator } => positive("numerator", numerator),
+            | Self::Fixup { embedding_std } => std_of_embeddings(embedding_std),
+            Self::Wang { numerator } => positive_factor("numerator", numerator),
             Self::Small {} | Self::SpikeNoMore {} | Self::TFixup { .. } => Ok(()),
             Self::Mimetic { query_key_noise, query_key_diagonal, value_output_noise, value_output_diagonal, std } => [
                 ("query_key_noise", query_key_noise),
@@ -527,8 +462,30 @@ impl Scheme {
                 ("std", std),
             ]
             .into_iter()
-            .try_for_each(|(key, x)| positive(key, x)),
+            .try_for_each(|(key, x)| positive_factor(key, x)),
         }
+    }
+}
+
+impl Scheme {
+    /// [`Scheme::Gpt2`] with its default.
+    pub fn gpt2() -> Self {
+        Self::Gpt2 { std: default_std() }
+    }
+
+    /// [`Scheme::Xavier`] with its defaults.
+    pub fn xavier() -> Self {
+        Self::Xavier { gain: default_gain(), form: Form::Normal, embedding_std: default_std() }
+    }
+
+    /// [`Scheme::Kaiming`] with its defaults.
+    pub fn kaiming() -> Self {
+        Self::Kaiming { slope: 0.0, gain: None, fan: Fan::FanIn, form: Form::Normal, embedding_std: default_std() }
+    }
+
+    /// [`Scheme::Lecun`] with its defaults.
+    pub fn lecun() -> Self {
+        Self::Lecun { gain: default_gain(), form: Form::Normal, embedding_std: default_std() }
     }
 
     /// Whether the scheme sets the size of a branch by the number of blocks.
@@ -691,14 +648,7 @@ mod tests {
 
     #[test]
     fn every_scheme_is_listed_under_its_own_name() {
-        for scheme in Scheme::all() {
-            let json = format!("{{\"kind\":\"{}\"}}", scheme.about().0);
-            assert_eq!(serde_json::from_str::<Scheme>(&json).unwrap(), scheme);
-            assert_eq!(scheme.check(), Ok(()));
-        }
-        // A kind that is not in the list would be in this message alone.
-        let message = serde_json::from_str::<Scheme>("{\"kind\":\"?\"}").unwrap_err().to_string();
-        assert_eq!(message.split('`').skip(3).step_by(2).count(), Scheme::all().len(), "{message}");
+        unitgain_variant::assert_listed::<Scheme>();
     }
 
     #[test]

@@ -31,9 +31,9 @@ pub mod weights;
 pub use burn;
 
 pub use config::{
-    Activation, AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position, QkNormOver, shorthand,
+    Activation, AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position, QkNormOver,
 };
-pub use error::{ModelError, few, short};
+pub use error::{ModelError, few};
 pub use layers::{Attention, Block, BlockCache, Cache, Mlp, Pass, QkNorm};
 pub use linear::Linear;
 pub use ops::{Precision, cross_entropy};
@@ -49,3 +49,4 @@ pub use unitgain_mup::{Factors, Form, Parametrization, Shape, UnitScaling, Updat
 pub use unitgain_norms::weight::{LengthOver, WeightNormConfig};
 pub use unitgain_norms::{Norm, NormConfig};
 pub use unitgain_residual::{Branch, Placement, Residual, ScaleConfig, Stream};
+pub use unitgain_variant::{About, Fault, Variant};

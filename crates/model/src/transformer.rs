@@ -1,5 +1,5 @@
 use crate::config::{ModelConfig, Position};
-use crate::error::{ModelError, value};
+use crate::error::ModelError;
 use crate::layers::{Block, BlockCache, Cache, Pass};
 use crate::linear::Linear;
 use crate::ops::{Precision, linear, sinusoids};
@@ -13,6 +13,7 @@ use unitgain_init::Role;
 use unitgain_mup::Positions;
 use unitgain_norms::{Norm, NormConfig};
 use unitgain_residual::{Stream, times};
+use unitgain_variant::Fault;
 
 /// A model that a trainer can train: logits of the next token, seen from inside.
 pub trait LanguageModel: Module {
@@ -61,7 +62,7 @@ impl ModelConfig {
     /// As [`ModelConfig::plan`], and if `vocab_size` is not set.
     pub fn build(&self, seed: u64, device: &Device) -> Result<(Transformer, ParamTable), ModelError> {
         let vocabulary = self.vocab_size.ok_or_else(|| {
-            value("vocab_size", "unset", "must be the number of token ids of the data the model is for")
+            Fault::new("vocab_size", "unset", "must be the number of token ids of the data the model is for")
         })?;
         self.plan(vocabulary)?.build(Source::Draw { seed }, device)
     }

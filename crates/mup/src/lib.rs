@@ -11,13 +11,11 @@ mod unit;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use unitgain_init::Spec;
+use unitgain_variant::{About, Fault, Variant, from_one, within};
 
 pub use operations::{BranchFactors, Positions};
 pub use table::Factors;
 pub use unit::{UnitScaling, u_mup_tau};
-
-/// Name, formula and source of one variant, as `unitgain configs` prints them.
-pub type About = (&'static str, &'static str, &'static str);
 
 /// How init, multipliers and learning rates depend on width and depth.
 ///
@@ -151,17 +149,66 @@ pub enum Update {
     Normalized,
 }
 
-impl Parametrization {
-    /// One value of each kind.
-    pub const ALL: [Self; 6] = [
-        Self::Standard {},
-        Self::mup(64),
-        Self::Spectral { base_width: 64, base_head_dim: None, output_multiplier: 1.0 },
-        Self::DepthMup { base_width: 64, base_depth: 2, base_head_dim: None, output_multiplier: 1.0 },
-        Self::CompleteP { base_width: 64, base_depth: 2, base_head_dim: None, output_multiplier: 1.0, alpha: 1.0 },
-        Self::u_mup(),
-    ];
+impl Variant for Parametrization {
+    fn about(&self) -> About {
+        About::of(match self {
+            Self::Standard {} => ("standard", "all factors 1; attention q.k / sqrt(head_dim)", "common practice"),
+            Self::Mup { .. } => (
+                "mup",
+                "m = width / base_width: hidden std / sqrt(m), hidden Adam lr / m, logits / m, attention ~ 1 / head_dim",
+                "arXiv:2203.03466 table 8",
+            ),
+            Self::Spectral { .. } => (
+                "spectral",
+                "std ~ sqrt(1/fan_in) min(1, sqrt(fan_out/fan_in)), Adam lr ~ 1/fan_in, SGD lr ~ fan_out/fan_in",
+                "arXiv:2310.17813 eq. 6, 7",
+            ),
+            Self::DepthMup { .. } => (
+                "depth_mup",
+                "mup, r = layers / base_depth: branches / sqrt(r), Adam lr of their weights / sqrt(r)",
+                "arXiv:2310.02244",
+            ),
+            Self::CompleteP { .. } => (
+                "complete_p",
+                "mup, r = layers / base_depth: branches r^-alpha, Adam lr of their weights r^(alpha-1), eps r^-alpha / m",
+                "arXiv:2505.01618 table 1",
+            ),
+            Self::UMup(_) => (
+                "u_mup",
+                "weights N(0, 1), hidden / sqrt(fan_in), logits / fan_in, x <- (x + tau f) / sqrt(1 + tau^2)",
+                "arXiv:2407.17465 table 2, appendix F",
+            ),
+        })
+    }
 
+    fn check(&self) -> Result<(), Fault> {
+        let size = |key: &str, n: usize| from_one(key, n, 1 << 20);
+        let factor = |key: &str, x: f64| within(key, x, 1e-9, 1e9);
+        if let Some(base) = self.base() {
+            size("base_width", base.width)?;
+            base.depth.map_or(Ok(()), |depth| size("base_depth", depth))?;
+            base.head_dim.map_or(Ok(()), |head_dim| factor("base_head_dim", head_dim))?;
+        }
+        factor("output_multiplier", self.output_multiplier())?;
+        match self {
+            Self::CompleteP { alpha, .. } => within("alpha", *alpha, 0.5, 1.0),
+            Self::UMup(unit) => unit.each().into_iter().try_for_each(|(key, x)| factor(key, x)),
+            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } | Self::DepthMup { .. } => Ok(()),
+        }
+    }
+
+    fn examples() -> Vec<Self> {
+        let (base_width, base_depth, base_head_dim, output_multiplier) = (64, 2, None, 1.0);
+        vec![
+            Self::mup(base_width),
+            Self::Spectral { base_width, base_head_dim, output_multiplier },
+            Self::DepthMup { base_width, base_depth, base_head_dim, output_multiplier },
+            Self::CompleteP { base_width, base_depth, base_head_dim, output_multiplier, alpha: 1.0 },
+        ]
+    }
+}
+
+impl Parametrization {
     /// muP by table 8, with as many heads at every width.
     pub const fn mup(base_width: usize) -> Self {
         Self::Mup { base_width, base_head_dim: None, output_multiplier: 1.0, form: Form::Table8 }
@@ -198,64 +245,6 @@ impl Parametrization {
             base.get_or_insert(head_dim as f64);
         }
         self
-    }
-
-    /// Name, formula and source.
-    pub fn about(self) -> About {
-        match self {
-            Self::Standard {} => ("standard", "all factors 1; attention q.k / sqrt(head_dim)", "common practice"),
-            Self::Mup { .. } => (
-                "mup",
-                "m = width / base_width: hidden std / sqrt(m), hidden Adam lr / m, logits / m, attention ~ 1 / head_dim",
-                "arXiv:2203.03466 table 8",
-            ),
-            Self::Spectral { .. } => (
-                "spectral",
-                "std ~ sqrt(1/fan_in) min(1, sqrt(fan_out/fan_in)), Adam lr ~ 1/fan_in, SGD lr ~ fan_out/fan_in",
-                "arXiv:2310.17813 eq. 6, 7",
-            ),
-            Self::DepthMup { .. } => (
-                "depth_mup",
-                "mup, r = layers / base_depth: branches / sqrt(r), Adam lr of their weights / sqrt(r)",
-                "arXiv:2310.02244",
-            ),
-            Self::CompleteP { .. } => (
-                "complete_p",
-                "mup, r = layers / base_depth: branches r^-alpha, Adam lr of their weights r^(alpha-1), eps r^-alpha / m",
-                "arXiv:2505.01618 table 1",
-            ),
-            Self::UMup(_) => (
-                "u_mup",
-                "weights N(0, 1), hidden / sqrt(fan_in), logits / fan_in, x <- (x + tau f) / sqrt(1 + tau^2)",
-                "arXiv:2407.17465 table 2, appendix F",
-            ),
-        }
-    }
-
-    /// What is wrong with the settings, if anything.
-    pub fn check(self) -> Result<(), String> {
-        let positive = |key: &str, x: f64| match (1e-9..=1e9).contains(&x) {
-            true => Ok(()),
-            false => Err(format!("{key} = {x} must be a number from 1e-9 to 1e9")),
-        };
-        let sizes = self.base().map(|base| [("base_width", Some(base.width)), ("base_depth", base.depth)]);
-        for (key, size) in sizes.into_iter().flatten() {
-            if let Some(size) = size.filter(|size| !(1..=1 << 20).contains(size)) {
-                return Err(format!("{key} = {size} must be from 1 to {}", 1 << 20));
-            }
-        }
-        if let Some(head_dim) = self.base().and_then(|base| base.head_dim) {
-            positive("base_head_dim", head_dim)?;
-        }
-        positive("output_multiplier", self.output_multiplier())?;
-        match self {
-            Self::CompleteP { alpha, .. } if !(0.5..=1.0).contains(&alpha) => {
-                Err(format!("alpha = {alpha} must be from 0.5 to 1"))
-            }
-            Self::UMup(unit) => unit.each().into_iter().try_for_each(|(key, factor)| positive(key, factor)),
-            Self::Standard {} | Self::Mup { .. } | Self::Spectral { .. } | Self::DepthMup { .. } => Ok(()),
-            Self::CompleteP { .. } => Ok(()),
-        }
     }
 
     /// The width of the base model: that of the model itself where there is none.

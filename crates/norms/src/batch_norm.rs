@@ -2,11 +2,11 @@ use crate::{About, SCALE, scaled_eps, widened};
 use burn::module::{Module, ModuleVisitor, Param, ParamId, RunningState};
 use burn::tensor::{Device, Tensor};
 
-pub(crate) const ABOUT: About = (
+pub(crate) const ABOUT: About = About::of((
     "batch_norm",
     "gamma * (x - mean) / sqrt(var + eps) + beta, of a channel over all rows of the batch; running averages in evaluation",
     "arXiv:1502.03167 algorithm 1",
-);
+));
 
 pub(crate) fn default_eps() -> f64 {
     1e-5

@@ -3,9 +3,9 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
 pub(crate) const ABOUT_DYT: About =
-    ("dyt", "gamma * tanh(alpha x) + beta, alpha a learned scalar", "arXiv:2503.10622 eq. 1");
+    About::of(("dyt", "gamma * tanh(alpha x) + beta, alpha a learned scalar", "arXiv:2503.10622 eq. 1"));
 pub(crate) const ABOUT_DERF: About =
-    ("derf", "gamma * erf(alpha x + s) + beta, alpha and s learned scalars", "arXiv:2512.10938 eq. 10");
+    About::of(("derf", "gamma * erf(alpha x + s) + beta, alpha and s learned scalars", "arXiv:2512.10938 eq. 10"));
 
 pub(crate) fn default_bias() -> bool {
     true

@@ -2,16 +2,16 @@ use crate::{About, affine, centred, in_f32, scaled_eps};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-pub(crate) const ABOUT: About = (
+pub(crate) const ABOUT: About = About::of((
     "group_norm",
     "as layer_norm within each of `groups` parts of the row, with over_time also over the sequence",
     "arXiv:1803.08494 eq. 7",
-);
-pub(crate) const ABOUT_INSTANCE: About = (
+));
+pub(crate) const ABOUT_INSTANCE: About = About::of((
     "instance_norm",
     "gamma * (x - mean) / sqrt(var + eps) + beta, of a channel over its sequence",
     "arXiv:1607.08022",
-);
+));
 
 pub(crate) fn default_eps() -> f64 {
     1e-5

@@ -3,7 +3,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
 pub(crate) const ABOUT: About =
-    ("layer_norm", "gamma * (x - mean(x)) / sqrt(var(x) + eps) + beta", "arXiv:1607.06450 eq. 4");
+    About::of(("layer_norm", "gamma * (x - mean(x)) / sqrt(var(x) + eps) + beta", "arXiv:1607.06450 eq. 4"));
 
 pub(crate) fn default_eps() -> f64 {
     1e-5

@@ -27,6 +27,7 @@ use burn::module::{Module, Param, ParamId};
 use burn::nn::Identity;
 use burn::tensor::{Device, FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
+use unitgain_variant::{About, Fault, Variant, fraction, require};
 
 pub use batch_norm::{BatchNorm, Moments, SingleRow};
 pub use dynamic::Dynamic;
@@ -149,9 +150,6 @@ fn yes() -> bool {
     true
 }
 
-/// Name, formula and source of one variant, as `unitgain configs` prints them.
-pub type About = (&'static str, &'static str, &'static str);
-
 /// What a norm is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NormSite {
@@ -175,36 +173,8 @@ impl NormSite {
     }
 }
 
-impl NormConfig {
-    /// One value of each kind, with its defaults.
-    pub fn all() -> Vec<Self> {
-        vec![
-            Self::layer_norm(),
-            Self::rms_norm(),
-            Self::PartialRmsNorm { eps: rms_norm::default_partial_eps(), fraction: rms_norm::default_fraction() },
-            Self::ScaleNorm { eps: scale_norm::default_eps() },
-            Self::L2Norm { eps: scale_norm::default_eps() },
-            Self::BatchNorm { eps: batch_norm::default_eps(), momentum: batch_norm::default_momentum() },
-            Self::GroupNorm { eps: group_norm::default_eps(), groups: group_norm::default_groups(), over_time: false },
-            Self::InstanceNorm { eps: group_norm::default_eps(), affine: true },
-            Self::Dyt { alpha: None, bias: dynamic::default_bias() },
-            Self::Derf { alpha: dynamic::default_derf_alpha(), bias: dynamic::default_bias() },
-            Self::None {},
-        ]
-    }
-
-    /// LayerNorm with its defaults.
-    pub fn layer_norm() -> Self {
-        Self::LayerNorm { eps: layer_norm::default_eps(), gain: true, bias: true }
-    }
-
-    /// RMSNorm with its defaults.
-    pub fn rms_norm() -> Self {
-        Self::RmsNorm { eps: rms_norm::default_eps(), gain: true, unit_offset: false }
-    }
-
-    /// Name, formula and source.
-    pub fn about(&self) -> About {
+impl Variant for NormConfig {
+    fn about(&self) -> About {
         match self {
             Self::LayerNorm { .. } => layer_norm::ABOUT,
             Self::RmsNorm { .. } => rms_norm::ABOUT,
@@ -216,35 +186,29 @@ impl NormConfig {
             Self::InstanceNorm { .. } => group_norm::ABOUT_INSTANCE,
             Self::Dyt { .. } => dynamic::ABOUT_DYT,
             Self::Derf { .. } => dynamic::ABOUT_DERF,
-            Self::None {} => ("none", "y = x", "norm-free networks"),
+            Self::None {} => About::of(("none", "y = x", "norm-free networks")),
         }
     }
 
-    /// What is wrong with the settings, if anything.
-    pub fn check(&self) -> Result<(), String> {
-        let eps = |eps: f64, least: f64| match eps >= least && eps.is_finite() {
-            true => Ok(()),
-            false => Err(format!("eps = {eps:e} must be a number of at least {least:e}")),
+    fn check(&self) -> Result<(), Fault> {
+        let eps = |eps: f64, least: f64| {
+            let problem = format!("must be a number of at least {least:e}");
+            require(eps >= least && eps.is_finite(), "eps", eps, problem)
         };
-        let alpha = |alpha: f64| match alpha.is_finite() && alpha != 0.0 {
-            true => Ok(()),
-            false => Err(format!("alpha = {alpha} must be a number other than 0, at which nothing would pass")),
+        let alpha = |alpha: f64| {
+            let problem = "must be a number other than 0, at which nothing would pass";
+            require(alpha.is_finite() && alpha != 0.0, "alpha", alpha, problem)
         };
         match *self {
-            Self::PartialRmsNorm { fraction, .. } if !(fraction > 0.0 && fraction <= 1.0) => {
-                Err(format!("fraction = {fraction} must be above 0 and at most 1"))
-            }
-            Self::BatchNorm { momentum, .. } if !(momentum > 0.0 && momentum <= 1.0) => {
-                Err(format!("momentum = {momentum} must be above 0 and at most 1"))
-            }
-            Self::RmsNorm { gain: false, unit_offset: true, .. } => {
-                Err("unit_offset = true needs gain = true, of which it is the offset".into())
-            }
-            Self::GroupNorm { groups: 0, .. } => Err("groups = 0 must be at least 1".into()),
-            Self::LayerNorm { eps: e, .. } | Self::RmsNorm { eps: e, .. } | Self::PartialRmsNorm { eps: e, .. } => {
+            Self::LayerNorm { eps: e, .. } | Self::InstanceNorm { eps: e, .. } => eps(e, 1e-18),
+            Self::RmsNorm { eps: e, gain, unit_offset } => {
+                require(gain || !unit_offset, "unit_offset", true, "needs gain = true, of which it is the offset")?;
                 eps(e, 1e-18)
             }
-            Self::BatchNorm { eps: e, .. } | Self::GroupNorm { eps: e, .. } | Self::InstanceNorm { eps: e, .. } => {
+            Self::PartialRmsNorm { eps: e, fraction: x } => fraction("fraction", x).and(eps(e, 1e-18)),
+            Self::BatchNorm { eps: e, momentum } => fraction("momentum", momentum).and(eps(e, 1e-18)),
+            Self::GroupNorm { eps: e, groups, .. } => {
+                require(groups > 0, "groups", groups, "must be at least 1")?;
                 eps(e, 1e-18)
             }
             Self::ScaleNorm { eps: e } | Self::L2Norm { eps: e } => eps(e, 1e-9),
@@ -253,18 +217,29 @@ impl NormConfig {
             Self::None {} => Ok(()),
         }
     }
+}
 
-    /// What keeps it from a last axis of `width` entries, if anything.
-    pub fn check_width(&self, width: usize) -> Result<(), String> {
-        match *self {
-            Self::GroupNorm { groups, .. } if !width.is_multiple_of(groups) => {
-                Err(format!("groups = {groups} must divide the width {width} of what is normalized"))
-            }
-            Self::GroupNorm { groups, over_time: false, .. } if width == groups => {
-                Err(format!("groups = {groups} must leave more than one entry of the width {width} to a group"))
-            }
-            _ => Ok(()),
-        }
+impl NormConfig {
+    /// LayerNorm with its defaults.
+    pub fn layer_norm() -> Self {
+        Self::LayerNorm { eps: layer_norm::default_eps(), gain: true, bias: true }
+    }
+
+    /// RMSNorm with its defaults.
+    pub fn rms_norm() -> Self {
+        Self::RmsNorm { eps: rms_norm::default_eps(), gain: true, unit_offset: false }
+    }
+
+    /// Refuses settings that do not fit a last axis of `width` entries.
+    ///
+    /// # Errors
+    /// The fault, with its key below the norm.
+    pub fn check_width(&self, width: usize) -> Result<(), Fault> {
+        let Self::GroupNorm { groups, over_time, .. } = *self else { return Ok(()) };
+        let problem = format!("must divide the width {width} of what is normalized");
+        require(width.is_multiple_of(groups), "groups", groups, problem)?;
+        let problem = format!("must leave more than one entry of the width {width} to a group");
+        require(over_time || width != groups, "groups", groups, problem)
     }
 
     /// Builds the norm of a last axis of `site.width` entries on `device`, at the values that the paper
@@ -480,17 +455,11 @@ fn widened<const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) -> Tensor<D>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unitgain_variant::assert_listed;
 
     #[test]
-    fn every_kind_is_listed_under_its_own_name() {
-        for config in NormConfig::all() {
-            let json = format!("{{\"kind\":\"{}\"}}", config.about().0);
-            assert_eq!(serde_json::from_str::<NormConfig>(&json).unwrap(), config);
-        }
-        // A kind that is not in the list would be in this message alone.
-        let message = serde_json::from_str::<NormConfig>("{\"kind\":\"?\"}").unwrap_err().to_string();
-        let kinds = message.split('`').skip(3).step_by(2).count();
-        assert_eq!(kinds, NormConfig::all().len(), "{message}");
+    fn every_norm_is_listed_under_its_own_name() {
+        assert_listed::<NormConfig>();
     }
 
     #[test]

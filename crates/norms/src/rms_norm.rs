@@ -2,13 +2,16 @@ use crate::{About, in_f32, scaled_eps};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
-pub(crate) const ABOUT: About = (
+pub(crate) const ABOUT: About = About::of((
     "rms_norm",
     "gamma * x / sqrt(mean(x^2) + eps); with unit_offset (1 + gamma) * x / ..",
     "arXiv:1910.07467 eq. 4; unit_offset: arXiv:2403.08295",
-);
-pub(crate) const ABOUT_PARTIAL: About =
-    ("partial_rms_norm", "gamma * x / sqrt(mean(x[..k]^2) + eps), k = floor(fraction d)", "arXiv:1910.07467 section 4");
+));
+pub(crate) const ABOUT_PARTIAL: About = About::of((
+    "partial_rms_norm",
+    "gamma * x / sqrt(mean(x[..k]^2) + eps), k = floor(fraction d)",
+    "arXiv:1910.07467 section 4",
+));
 
 pub(crate) fn default_eps() -> f64 {
     1e-6

@@ -4,8 +4,8 @@ use burn::tensor::{Device, Tensor};
 use unitgain_kernels::kinks::at_least;
 
 pub(crate) const ABOUT: About =
-    ("scale_norm", "g x / max(|x|, eps), g a learned scalar, sqrt(d) at init", "arXiv:1910.05895 eq. 4");
-pub(crate) const ABOUT_L2: About = ("l2_norm", "x / max(|x|, eps)", "arXiv:2010.04245");
+    About::of(("scale_norm", "g x / max(|x|, eps), g a learned scalar, sqrt(d) at init", "arXiv:1910.05895 eq. 4"));
+pub(crate) const ABOUT_L2: About = About::of(("l2_norm", "x / max(|x|, eps)", "arXiv:2010.04245"));
 
 pub(crate) fn default_eps() -> f64 {
     1e-5

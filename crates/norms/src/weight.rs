@@ -1,12 +1,13 @@
 //! Norms of weights in the place of norms of activations: what a linear layer's stored matrix becomes before
 //! it is used. Matrices are `[fan_in, fan_out]`, a unit is a column.
 
-use crate::{About, centred};
+use crate::centred;
 use burn::module::{Module, Param};
 use burn::nn::Identity;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 use unitgain_kernels::kinks::at_least;
+use unitgain_variant::{About, Fault, Variant, require};
 
 /// Which norm the weights of linear layers have.
 ///
@@ -74,19 +75,9 @@ pub enum Flavour {
     Nfnet,
 }
 
-impl WeightNormConfig {
-    /// One value of each kind, with its defaults.
-    pub const ALL: [Self; 3] =
-        [Self::None {}, Self::weight_norm(), Self::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None }];
-
-    /// Weight normalization with one length for each output unit.
-    pub const fn weight_norm() -> Self {
-        Self::WeightNorm { over: LengthOver::Unit }
-    }
-
-    /// Name, formula and source.
-    pub fn about(self) -> About {
-        match self {
+impl Variant for WeightNormConfig {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::None {} => ("none", "W", "common practice"),
             Self::WeightNorm { .. } => (
                 "weight_norm",
@@ -98,17 +89,23 @@ impl WeightNormConfig {
                 "gain gamma (W - mean) / sqrt(fan_in var) per output unit, gamma by the activation that it reads",
                 "arXiv:2101.08692 eq. 3",
             ),
-        }
+        })
     }
 
-    /// What is wrong with the settings, if anything.
-    pub fn check(self) -> Result<(), String> {
-        match self {
-            Self::ScaledWeightStandardization { eps: Some(eps), .. } if !(eps > 0.0 && eps.is_finite()) => {
-                Err(format!("eps = {eps:e} must be a positive number"))
+    fn check(&self) -> Result<(), Fault> {
+        match *self {
+            Self::ScaledWeightStandardization { eps: Some(eps), .. } => {
+                require(eps > 0.0 && eps.is_finite(), "eps", eps, "must be a positive number")
             }
-            Self::None {} | Self::WeightNorm { .. } | Self::ScaledWeightStandardization { .. } => Ok(()),
+            Self::None {} | Self::WeightNorm { .. } | Self::ScaledWeightStandardization { eps: None, .. } => Ok(()),
         }
+    }
+}
+
+impl WeightNormConfig {
+    /// Weight normalization with one length for each output unit.
+    pub const fn weight_norm() -> Self {
+        Self::WeightNorm { over: LengthOver::Unit }
     }
 
     /// Whether the size that a weight is drawn with has no effect.
@@ -257,10 +254,7 @@ mod tests {
 
     #[test]
     fn every_weight_norm_is_listed_under_its_own_name() {
-        for config in WeightNormConfig::ALL {
-            let json = format!("{{\"kind\":\"{}\"}}", config.about().0);
-            assert_eq!(serde_json::from_str::<WeightNormConfig>(&json).unwrap(), config);
-        }
+        unitgain_variant::assert_listed::<WeightNormConfig>();
     }
 
     /// `1 / std(f(z))` by Simpson's rule over N(0, 1).

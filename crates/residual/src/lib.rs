@@ -18,9 +18,6 @@ use placement::Parts;
 pub use placement::{Placement, Position};
 pub use scale::ScaleConfig;
 
-/// Name, formula and source of one variant, as `unitgain configs` prints them.
-pub type About = (&'static str, &'static str, &'static str);
-
 /// Where a branch sits in the stack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Site {
@@ -78,14 +75,6 @@ impl Site {
         let before_attention = position == Position::BeforeBranch && self.branch == Branch::Attention;
         NormSite { before_attention, ..NormSite::inside(self.width, self.base_width) }
     }
-}
-
-/// What a factor has to be, for [`is_factor`].
-pub const FACTOR: &str = "a number from 1e-30 to 1e30 in size";
-
-/// Whether f32 can hold a factor and what it multiplies.
-pub fn is_factor(x: f64) -> bool {
-    (1e-30..=1e30).contains(&x.abs())
 }
 
 /// A branch of a block.

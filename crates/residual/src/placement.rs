@@ -1,7 +1,8 @@
+use crate::Branch;
 use crate::constants::{DeepNorm, sub_norm_gain};
-use crate::{About, Branch, FACTOR, is_factor};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
+use unitgain_variant::{About, Fault, Variant, positive_factor, within};
 
 /// `[rows, width]`.
 type Rows = Tensor<2>;
@@ -97,31 +98,9 @@ pub enum Position {
     OnStream,
 }
 
-impl Placement {
-    /// Every placement, with its defaults.
-    pub const ALL: [Self; 17] = [
-        Self::PreNorm {},
-        Self::ScaledPreNorm {},
-        Self::PostNorm {},
-        Self::DeepNorm {},
-        Self::Sandwich {},
-        Self::PeriNorm {},
-        Self::OutputNorm {},
-        Self::SubNorm {},
-        Self::Normformer {},
-        Self::Parallel {},
-        Self::ParallelShared {},
-        Self::MixNorm { fraction: default_fraction() },
-        Self::HybridNorm {},
-        Self::HybridNormStar {},
-        Self::ResDual {},
-        Self::Admin { omega: default_omega() },
-        Self::None {},
-    ];
-
-    /// Name, formula and source.
-    pub fn about(self) -> About {
-        match self {
+impl Variant for Placement {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::PreNorm {} => ("pre_norm", "x + f(n(x)); final norm", "arXiv:2002.04745"),
             Self::ScaledPreNorm {} => {
                 ("scaled_pre_norm", "x + f(n(x) / sqrt(l)), l the block's number; final norm", "arXiv:2502.05795")
@@ -169,22 +148,19 @@ impl Placement {
             }
             Self::Admin { .. } => ("admin", "n(omega * x + f(x)), omega learned per channel", "arXiv:2004.08249 eq. 3"),
             Self::None {} => ("none", "x + f(x)", "arXiv:1512.03385"),
-        }
+        })
     }
 
-    /// What is wrong with the settings, if anything.
-    pub fn check(self) -> Result<(), String> {
-        match self {
-            Self::MixNorm { fraction } if !(0.0..=1.0).contains(&fraction) => {
-                Err(format!("fraction = {fraction} must be from 0 to 1"))
-            }
-            Self::Admin { omega } if !(omega > 0.0 && is_factor(omega)) => {
-                Err(format!("omega = {omega} must be {FACTOR} and positive"))
-            }
+    fn check(&self) -> Result<(), Fault> {
+        match *self {
+            Self::MixNorm { fraction } => within("fraction", fraction, 0.0, 1.0),
+            Self::Admin { omega } => positive_factor("omega", omega),
             _ => Ok(()),
         }
     }
+}
 
+impl Placement {
     /// What this is in block `layer` (from 0) of `layers`: a placement that changes with depth is another one
     /// in each block.
     pub fn at(self, layer: usize, layers: usize) -> Self {
@@ -401,15 +377,7 @@ mod tests {
 
     #[test]
     fn every_placement_is_listed_under_its_own_name() {
-        for placement in Placement::ALL {
-            let json = format!("{{\"kind\":\"{}\"}}", placement.about().0);
-            assert_eq!(serde_json::from_str::<Placement>(&json).unwrap(), placement);
-            let json = json.replace('}', ",\"junk\":1}");
-            assert!(serde_json::from_str::<Placement>(&json).is_err(), "{json}");
-        }
-        // A kind that is not in the list would be in this message alone.
-        let message = serde_json::from_str::<Placement>("{\"kind\":\"?\"}").unwrap_err().to_string();
-        assert_eq!(message.split('`').skip(3).step_by(2).count(), Placement::ALL.len(), "{message}");
+        unitgain_variant::assert_listed::<Placement>();
     }
 
     #[test]

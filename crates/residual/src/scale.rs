@@ -1,6 +1,7 @@
+use crate::Site;
 use crate::constants::nfnet_betas;
-use crate::{About, FACTOR, Site, is_factor};
 use serde::{Deserialize, Serialize};
+use unitgain_variant::{About, Fault, Variant, factor, positive_factor};
 
 /// How strongly a branch writes into the stream. The scale belongs to the branch `f`, so that it can
 /// stand in every placement; where a norm follows the branch (sandwich), that norm undoes it.
@@ -54,22 +55,9 @@ const fn default_alpha() -> f64 {
     0.2
 }
 
-impl ScaleConfig {
-    /// One value of each kind, with its defaults.
-    pub const ALL: [Self; 8] = [
-        Self::One {},
-        Self::Depth {},
-        Self::Constant { value: 0.5 },
-        Self::LayerScale { init: None },
-        Self::ReZero { shared: false },
-        Self::SkipInit { init: 0.0 },
-        Self::Nfnet { alpha: default_alpha() },
-        Self::Fixup {},
-    ];
-
-    /// Name, formula and source.
-    pub fn about(self) -> About {
-        match self {
+impl Variant for ScaleConfig {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::One {} => ("one", "f(x)", "arXiv:1706.03762"),
             Self::Depth {} => ("depth", "f(x) / sqrt(2L)", "GPT-2's 1/sqrt(2L), as a multiplier"),
             Self::Constant { .. } => ("constant", "value f(x)", "this project"),
@@ -94,30 +82,31 @@ impl ScaleConfig {
             Self::ReZero { .. } => {
                 ("re_zero", "alpha f(x), alpha a learned scalar, 0 at init", "arXiv:2003.04887 eq. 2")
             }
+        })
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        match *self {
+            Self::LayerScale { init: Some(init) } | Self::SkipInit { init } if init != 0.0 => factor("init", init),
+            Self::Constant { value } => factor("value", value),
+            Self::Nfnet { alpha } => positive_factor("alpha", alpha),
+            Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => Ok(()),
+            Self::SkipInit { .. } | Self::Fixup {} => Ok(()),
         }
     }
 
+    fn examples() -> Vec<Self> {
+        vec![Self::Constant { value: 0.5 }]
+    }
+}
+
+impl ScaleConfig {
     /// Writes out the defaults that depend on the number of blocks.
     pub fn resolved(self, layers: usize) -> Self {
         match self {
             Self::LayerScale { init: None } => Self::LayerScale { init: Some(layer_scale_init(layers)) },
             Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => self,
             Self::Constant { .. } | Self::SkipInit { .. } | Self::Nfnet { .. } | Self::Fixup {} => self,
-        }
-    }
-
-    /// What is wrong with the settings, if anything.
-    pub fn check(self) -> Result<(), String> {
-        match self {
-            Self::LayerScale { init: Some(init) } | Self::SkipInit { init } if !(init == 0.0 || is_factor(init)) => {
-                Err(format!("init = {init} must be {FACTOR}, or 0"))
-            }
-            Self::Constant { value } if !is_factor(value) => Err(format!("value = {value} must be {FACTOR}")),
-            Self::Nfnet { alpha } if !(alpha > 0.0 && is_factor(alpha)) => {
-                Err(format!("alpha = {alpha} must be {FACTOR} and positive"))
-            }
-            Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => Ok(()),
-            Self::Constant { .. } | Self::SkipInit { .. } | Self::Nfnet { .. } | Self::Fixup {} => Ok(()),
         }
     }
 
@@ -214,11 +203,7 @@ mod tests {
 
     #[test]
     fn every_scale_is_listed_under_its_own_name() {
-        for scale in ScaleConfig::ALL {
-            let json = serde_json::to_string(&scale).unwrap();
-            assert!(json.contains(&format!("\"{}\"", scale.about().0)), "{json}");
-            assert_eq!(serde_json::from_str::<ScaleConfig>(&json).unwrap(), scale);
-        }
+        unitgain_variant::assert_listed::<ScaleConfig>();
     }
 
     #[test]

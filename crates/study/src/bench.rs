@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::time::Instant;
 use unitgain_init::sample;
 use unitgain_kernels::composed;
-use unitgain_model::NormConfig;
+use unitgain_model::{NormConfig, Variant};
 use unitgain_norms::NormSite;
 use unitgain_train::step::read_rows;
 use unitgain_train::{Error, RunConfig, Task, Trainer, device, device::memory, folder::metrics};
@@ -111,11 +111,11 @@ pub fn threads(configs: &[(String, RunConfig)]) -> Result<usize, Error> {
     match configs.iter().find(|(_, config)| config.threads != first) {
         Some((name, config)) => {
             let problem = format!(
-                "{first} of {} and {} of {name} cannot be measured side by side; give all of them one with \
+                "of {} and {} of {name} cannot be measured side by side; give all of them one with \
                  --set threads=N",
                 configs[0].0, config.threads
             );
-            Err(Error::config("threads", problem))
+            Err(Error::value("threads", first, problem))
         }
         None if first == 0 => device::threads(),
         None => Ok(first),
@@ -238,7 +238,7 @@ fn machine(device: &Device) -> Machine {
             })
         };
         let seconds = (with(&|x| norm.forward(x)) - with(&|x| x)).max(1e-9);
-        norms.push((config.about().0, seconds * 1e3, 5.0 * bytes / seconds / copy));
+        norms.push((config.about().name, seconds * 1e3, 5.0 * bytes / seconds / copy));
     }
     Machine { product, copy, norms }
 }

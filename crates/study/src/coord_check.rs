@@ -176,11 +176,10 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
         Axis::Width => {
             let width = model.d_model.max(1);
             let scaled = |key: &str, n: usize, leave: &str| {
-                let problem = || {
-                    format!("{n} at width {width} is no whole number at width {size}; {leave}, or take other widths")
-                };
+                let problem =
+                    || format!("at width {width} is no whole number at width {size}; {leave}, or take other widths");
                 let all = n.checked_mul(size).filter(|all| all.is_multiple_of(width));
-                all.map(|all| all / width).ok_or_else(|| Error::config(key, problem()))
+                all.map(|all| all / width).ok_or_else(|| Error::value(key, n, problem()))
             };
             if let Some(head_dim) = model.head_dim {
                 let leave = format!("leave out model.head_dim = {head_dim}, so that heads grow in size");
@@ -234,14 +233,14 @@ impl Options {
     fn check(&self) -> Result<(), Error> {
         let different: HashSet<usize> = self.sizes.iter().copied().collect();
         if different.len() < 2 || different.len() < self.sizes.len() {
-            return Err(Error::config("--widths or --depths", "a slope needs at least two sizes, all different"));
+            return Err(Error::value("--widths or --depths", "", "a slope needs at least two sizes, all different"));
         }
         let counts = [("--steps", self.steps as u64), ("--seeds", self.seeds)];
         if let Some((key, _)) = counts.iter().find(|(_, n)| *n == 0) {
-            return Err(Error::config(key, "0 must be at least 1"));
+            return Err(Error::value(key, 0, "must be at least 1"));
         }
         if !self.tolerance.is_finite() {
-            return Err(Error::config("tolerance", format!("{} must be a number", self.tolerance)));
+            return Err(Error::value("tolerance", self.tolerance, "must be a number"));
         }
         Ok(())
     }

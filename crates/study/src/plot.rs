@@ -69,7 +69,7 @@ pub fn write(path: &Path, panels: &[Panel]) -> Result<(), Error> {
 /// there.
 pub fn check(path: &Path) -> Result<(), Error> {
     format_of(path)?;
-    let refuse = |problem: &str| Err(Error::config("--plot", format!("{:?} {problem}", path.display().to_string())));
+    let refuse = |problem: &str| Err(Error::value("--plot", format!("{:?}", path.display().to_string()), problem));
     match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         _ if path.is_dir() => refuse("is a folder; give the name of a file"),
         Some(parent) if !parent.is_dir() => refuse("is in a folder that does not exist; create it first"),
@@ -84,7 +84,7 @@ enum Format {
 }
 
 fn format_of(path: &Path) -> Result<Format, Error> {
-    let refuse = |problem: &str| Err(Error::config("--plot", format!("{:?} {problem}", path.display().to_string())));
+    let refuse = |problem: &str| Err(Error::value("--plot", format!("{:?}", path.display().to_string()), problem));
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("svg") => Ok(Format::Svg),
         #[cfg(feature = "png")]

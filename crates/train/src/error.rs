@@ -1,11 +1,15 @@
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
-use unitgain_model::{ModelError, short};
+use unitgain_model::{Fault, ModelError};
 
 /// What a user can do wrong, and what a machine can refuse. Each is one message that names the thing,
 /// its value, what is allowed and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The configuration, or a `--set`, is not valid.
+    /// A value is not allowed, wherever it is written.
+    #[error("{}: {}", .0.key, format!("{} {}", .0.value, .0.problem).trim_start())]
+    Value(Fault),
+    /// A key or the type of a value is not valid, in a configuration or a `--set`.
     #[error("{origin}: {key}: {problem}")]
     Config {
         /// The file, or `--set`.
@@ -90,6 +94,12 @@ pub enum Error {
     Generate(String),
 }
 
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        Self::Value(fault)
+    }
+}
+
 impl Error {
     /// For `map_err` on an operation on a file.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
@@ -97,27 +107,15 @@ impl Error {
         move |source| Self::Io { action, path, source }
     }
 
-    /// The origin of a value that may be written anywhere.
-    pub(crate) const CONFIGURATION: &str = "configuration";
-
-    /// An error of the value of a key; a problem begins with the value: `0 must be at least 1`.
-    pub fn config(key: &str, problem: impl Into<String>) -> Self {
-        let problem = problem.into();
-        // A problem begins with the value.
-        let problem = match problem.split_once(' ') {
-            Some((value, rest)) => format!("{} {rest}", short(value)),
-            None => problem,
-        };
-        Self::Config { origin: Self::CONFIGURATION.into(), key: key.into(), problem }
+    /// A value that is not allowed; an empty one is not shown.
+    pub fn value(key: &str, value: impl Display, problem: impl Into<String>) -> Self {
+        Self::Value(Fault::new(key, value, problem))
     }
 
     /// An error of the configuration in a file, where it does not say so itself.
     pub fn of_file(path: &Path, error: Self) -> Self {
         let file = path.display().to_string();
         match error {
-            Self::Config { origin, key, problem } if origin == Self::CONFIGURATION => {
-                Self::Config { origin: file, key, problem }
-            }
             error if error.to_string().contains(&file) => error,
             error => Self::At { place: file, error: Box::new(error) },
         }

@@ -10,7 +10,7 @@ use rand_distr::{Distribution, StandardUniform};
 use std::ops::ControlFlow;
 use std::path::Path;
 use unitgain_init::sample;
-use unitgain_model::{Cache, Transformer};
+use unitgain_model::{Cache, Transformer, Variant};
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,7 +67,7 @@ impl Writer {
             return Err(Error::Generate(format!(
                 "the run's norm {} is over a whole sequence, which a text that grows token by token does not have; \
                  generate from a run with a norm of one token",
-                norm.about().0
+                norm.about().name
             )));
         }
         if device::is_host(backend) {

@@ -2,6 +2,7 @@ use serde::{Deserialize, Serialize};
 use unitgain_init::gain::{Function, moments};
 use unitgain_kernels::kinks;
 use unitgain_norms::weight::activation_gain;
+use unitgain_variant::{About, Variant};
 
 /// The MLP's nonlinearity; the gated kinds multiply it with a second projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,22 +22,20 @@ pub enum Activation {
     GeGlu,
 }
 
-impl Activation {
-    /// Every activation.
-    pub const ALL: [Self; 6] = [Self::Relu, Self::Gelu, Self::GeluTanh, Self::Silu, Self::SwiGlu, Self::GeGlu];
-
-    /// Name, formula and source.
-    pub fn about(self) -> (&'static str, &'static str, &'static str) {
-        match self {
+impl Variant for Activation {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::Relu => ("relu", "W2 max(W1 x, 0)", "arXiv:1706.03762 eq. 2"),
             Self::Gelu => ("gelu", "W2 gelu(W1 x), gelu(z) = z Phi(z)", "arXiv:1606.08415 eq. 1"),
             Self::GeluTanh => ("gelu_tanh", "W2 gelu(W1 x), tanh approximation", "arXiv:1606.08415 eq. 2"),
             Self::Silu => ("silu", "W2 silu(W1 x), silu(z) = z sigmoid(z)", "arXiv:1606.08415 section 4"),
             Self::SwiGlu => ("swi_glu", "W2 (silu(Wg x) * W1 x)", "arXiv:2002.05202 eq. 5"),
             Self::GeGlu => ("ge_glu", "W2 (gelu(Wg x) * W1 x)", "arXiv:2002.05202 eq. 6"),
-        }
+        })
     }
+}
 
+impl Activation {
     /// Whether the MLP has a gate projection.
     pub fn is_gated(self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 use unitgain_norms::NormConfig;
-use unitgain_residual::{FACTOR, is_factor};
+use unitgain_variant::{Fault, positive_factor};
 
 /// What `qk_norm` normalizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,16 +66,12 @@ impl AttentionScale {
         }
     }
 
-    /// What is wrong with the settings, if anything.
-    pub(crate) fn check(self) -> Result<(), String> {
+    /// Refuses settings that are out of range.
+    pub(crate) fn check(self) -> Result<(), Fault> {
         match self {
-            Self::Constant { value } if !(value > 0.0 && is_factor(value)) => {
-                Err(format!("value = {value} must be {FACTOR} and positive"))
-            }
-            Self::Learned { init: Some(init), .. } if !(init > 0.0 && is_factor(init)) => {
-                Err(format!("init = {init} must be {FACTOR} and positive"))
-            }
-            Self::HeadDim {} | Self::Constant { .. } | Self::Learned { .. } => Ok(()),
+            Self::Constant { value } => positive_factor("value", value),
+            Self::Learned { init, .. } => init.map_or(Ok(()), |init| positive_factor("init", init)),
+            Self::HeadDim {} => Ok(()),
         }
     }
 }

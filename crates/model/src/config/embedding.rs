@@ -1,5 +1,5 @@
 use serde::{Deserialize, Serialize};
-use unitgain_residual::{FACTOR, is_factor};
+use unitgain_variant::{Fault, factor};
 
 /// What the token embedding is multiplied by.
 ///
@@ -30,12 +30,11 @@ impl From<f64> for EmbeddingScale {
 }
 
 impl EmbeddingScale {
-    /// What is wrong with the settings, if anything.
-    pub(crate) fn check(self) -> Result<(), String> {
+    /// Refuses settings that are out of range.
+    pub(crate) fn check(self) -> Result<(), Fault> {
         match self {
-            Self::Constant { value } if !is_factor(value) => Err(format!("value = {value} must be {FACTOR}")),
-            Self::Learned { init: Some(init) } if !is_factor(init) => Err(format!("init = {init} must be {FACTOR}")),
-            Self::Constant { .. } | Self::Learned { .. } => Ok(()),
+            Self::Constant { value } => factor("value", value),
+            Self::Learned { init } => init.map_or(Ok(()), |init| factor("init", init)),
         }
     }
 }

@@ -4,7 +4,6 @@ mod activation;
 mod attention;
 mod embedding;
 mod position;
-pub mod shorthand;
 
 use serde::{Deserialize, Serialize};
 use unitgain_init::Scheme;
@@ -12,6 +11,7 @@ use unitgain_mup::Parametrization;
 use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
 use unitgain_residual::{Placement, ScaleConfig};
+use unitgain_variant::shorthand;
 
 pub use activation::Activation;
 pub use attention::{AttentionScale, QkNormOver};

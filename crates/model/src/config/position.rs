@@ -1,4 +1,5 @@
 use serde::{Deserialize, Serialize};
+use unitgain_variant::{About, Fault, Variant, require};
 
 /// How the model knows the position of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,21 +25,24 @@ fn default_theta() -> f64 {
     10_000.0
 }
 
-impl Position {
-    /// One value of each kind, with its defaults.
-    pub fn all() -> Vec<Self> {
-        vec![Self::Learned {}, Self::Sinusoidal {}, Self::Rope { theta: default_theta() }, Self::None {}]
-    }
-
-    /// Name, formula and source.
-    pub fn about(self) -> (&'static str, &'static str, &'static str) {
-        match self {
+impl Variant for Position {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::Learned {} => ("learned", "x + P[t], P learned", "arXiv:1706.03762"),
             Self::Sinusoidal {} => ("sinusoidal", "x + (sin, cos)(t / 10000^(2i/d))", "arXiv:1706.03762 section 3.5"),
             Self::Rope { .. } => {
                 ("rope", "q, k turned by t theta^(-2i/head_dim), half-split layout", "arXiv:2104.09864 eq. 34")
             }
             Self::None {} => ("none", "x", "arXiv:2203.16634"),
+        })
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        match *self {
+            Self::Rope { theta } => {
+                require(theta > 0.0 && theta.is_finite(), "theta", theta, "must be a positive number")
+            }
+            Self::Learned {} | Self::Sinusoidal {} | Self::None {} => Ok(()),
         }
     }
 }

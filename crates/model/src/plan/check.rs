@@ -2,10 +2,8 @@
 
 use super::{AttentionPlan, Plan};
 use crate::config::{AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position, QkNormOver};
-use crate::error::{ModelError, value};
-use unitgain_init::Scheme;
 use unitgain_norms::NormConfig;
-use unitgain_residual::{Placement, ScaleConfig};
+use unitgain_variant::{Fault, Variant, require};
 
 /// Largest size of anything: far above what can be trained, far below what overflows.
 const MOST: usize = 1 << 20;
@@ -17,7 +15,7 @@ const MOST_BLOCKS: usize = 1 << 16;
 const MOST_PARAMETERS: f64 = 1.6e10;
 
 impl ModelConfig {
-    pub(super) fn check_sizes(&self, vocabulary: usize) -> Result<(), ModelError> {
+    pub(super) fn check_sizes(&self, vocabulary: usize) -> Result<(), Fault> {
         let sizes = [
             ("vocab_size", Some(vocabulary)),
             ("context", Some(self.context)),
@@ -28,67 +26,53 @@ impl ModelConfig {
             ("head_dim", self.head_dim),
             ("d_ff", self.d_ff),
         ];
-        if let Some((key, _)) = sizes.iter().find(|(_, size)| *size == Some(0)) {
-            return Err(value(key, 0, "must be at least 1"));
+        for (key, size) in sizes {
+            let size = size.unwrap_or(1);
+            require(size > 0, key, size, "must be at least 1")?;
+            require(size <= MOST, key, size, format!("must be at most {MOST}"))?;
         }
-        if let Some((key, Some(size))) = sizes.iter().find(|(_, size)| size.is_some_and(|n| n > MOST)) {
-            return Err(value(key, size, format!("must be at most {MOST}")));
-        }
-        if self.n_layers > MOST_BLOCKS {
-            return Err(value("n_layers", self.n_layers, format!("must be at most {MOST_BLOCKS}")));
-        }
-        if self.head_dim.is_none() && !self.d_model.is_multiple_of(self.n_heads) {
-            let problem = format!("must be a multiple of n_heads = {}, or set head_dim", self.n_heads);
-            return Err(value("d_model", self.d_model, problem));
-        }
-        Ok(())
+        require(self.n_layers <= MOST_BLOCKS, "n_layers", self.n_layers, format!("must be at most {MOST_BLOCKS}"))?;
+        let divides = self.head_dim.is_some() || self.d_model.is_multiple_of(self.n_heads);
+        let problem = format!("must be a multiple of n_heads = {}, or set head_dim", self.n_heads);
+        require(divides, "d_model", self.d_model, problem)
     }
 
-    pub(super) fn check_values(&self, head_dim: usize) -> Result<(), ModelError> {
+    pub(super) fn check_values(&self, head_dim: usize) -> Result<(), Fault> {
         let kv_heads = self.n_kv_heads.unwrap_or(self.n_heads);
-        if !self.n_heads.is_multiple_of(kv_heads) {
-            return Err(value("n_kv_heads", kv_heads, format!("must divide n_heads = {}", self.n_heads)));
-        }
-        if let Position::Rope { theta } = self.position {
-            if !head_dim.is_multiple_of(2) {
-                let problem = "must be even with position = \"rope\", which turns pairs; change n_heads or head_dim";
-                return Err(value("head_dim", head_dim, problem));
-            }
-            if !(theta > 0.0 && theta.is_finite()) {
-                return Err(value("position.theta", theta, "must be a positive number"));
-            }
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            return Err(value("dropout", self.dropout, "must be a probability from 0 up to, but without, 1"));
-        }
+        let problem = format!("must divide n_heads = {}", self.n_heads);
+        require(self.n_heads.is_multiple_of(kv_heads), "n_kv_heads", kv_heads, problem)?;
+        let problem = "must be even with position = \"rope\", which turns pairs; change n_heads or head_dim";
+        let is_rope = matches!(self.position, Position::Rope { .. });
+        require(!is_rope || head_dim.is_multiple_of(2), "head_dim", head_dim, problem)?;
+        let problem = "must be a probability from 0 up to, but without, 1";
+        require((0.0..1.0).contains(&self.dropout), "dropout", self.dropout, problem)?;
         for (key, cap) in [("attention_softcap", self.attention_softcap), ("logit_softcap", self.logit_softcap)] {
-            if !(cap >= 0.0 && cap.is_finite()) {
-                return Err(value(key, cap, "must be a positive number, or 0 for none"));
-            }
+            require(cap >= 0.0 && cap.is_finite(), key, cap, "must be a positive number, or 0 for none")?;
         }
         let kinds = [
+            ("position", self.position.check()),
             ("norm", self.norm.check()),
-            ("embedding_norm", self.embedding_norm.map_or(Ok(()), |norm| norm.check())),
+            ("embedding_norm", self.embedding_norm.iter().try_for_each(Variant::check)),
             ("qk_norm", self.qk_norm.check()),
             ("scale", self.scale.check()),
             ("placement", self.placement.check()),
-            ("mlp_placement", self.mlp_placement.map_or(Ok(()), Placement::check)),
+            ("mlp_placement", self.mlp_placement.iter().try_for_each(Variant::check)),
             ("weight_norm", self.weight_norm.check()),
             ("embedding_scale", self.embedding_scale.map_or(Ok(()), EmbeddingScale::check)),
             ("attention_scale", self.attention_scale.map_or(Ok(()), AttentionScale::check)),
-            ("init", self.init.map_or(Ok(()), Scheme::check)),
+            ("init", self.init.iter().try_for_each(Variant::check)),
             ("parametrization", self.parametrization.check()),
         ];
-        kinds.into_iter().try_for_each(|(key, checked)| checked.map_err(|problem| setting(key, problem)))
+        kinds.into_iter().try_for_each(|(key, checked)| checked.map_err(|fault| fault.below(key)))
     }
 
     /// That every norm fits what it normalizes.
-    pub(super) fn check_widths(&self, plan: &Plan) -> Result<(), ModelError> {
+    pub(super) fn check_widths(&self, plan: &Plan) -> Result<(), Fault> {
         let fits = |key: &str, norm: NormConfig, width: usize| match norm {
             NormConfig::LayerNorm { .. } if width == 1 => {
-                Err(value(key, "layer_norm", "makes 0 of a single entry; take rms_norm, or more than one entry"))
+                Err(Fault::new(key, "layer_norm", "makes 0 of a single entry; take rms_norm, or more than one entry"))
             }
-            _ => norm.check_width(width).map_err(|problem| setting(key, problem)),
+            _ => norm.check_width(width).map_err(|fault| fault.below(key)),
         };
         let d = plan.shape.width;
         for block in &plan.blocks {
@@ -117,34 +101,30 @@ impl ModelConfig {
         fits("qk_norm", plan.qk_norm, k)
     }
 
-    pub(super) fn check_blocks(&self) -> Result<(), ModelError> {
-        if self.block.len() > MOST_RANGES {
-            let problem = format!("ranges of blocks are more than {MOST_RANGES}; join those that are alike");
-            return Err(value("block", self.block.len(), problem));
-        }
+    pub(super) fn check_blocks(&self) -> Result<(), Fault> {
+        let problem = format!("ranges of blocks are more than {MOST_RANGES}; join those that are alike");
+        require(self.block.len() <= MOST_RANGES, "block", self.block.len(), problem)?;
         let mut taken = vec![false; self.n_layers];
         for (i, block) in self.block.iter().enumerate() {
             let [start, end] = block.range;
             let shown = format!("[{start}, {end}]");
             let key = format!("block.{i}.range");
-            if start >= end || end > self.n_layers {
-                let problem = format!(
-                    "must be [first, last + 1] with first < last + 1 <= n_layers = {}; blocks are counted from 0",
-                    self.n_layers
-                );
-                return Err(value(&key, shown, problem));
-            }
+            let problem = format!(
+                "must be [first, last + 1] with first < last + 1 <= n_layers = {}; blocks are counted from 0",
+                self.n_layers
+            );
+            require(start < end && end <= self.n_layers, &key, &shown, problem)?;
             if let Some(layer) = (start..end).find(|&layer| std::mem::replace(&mut taken[layer], true)) {
-                return Err(value(&key, shown, format!("block {layer} is already in another range")));
+                return Err(Fault::new(&key, shown, format!("block {layer} is already in another range")));
             }
             let kinds = [
-                ("norm", block.norm.map_or(Ok(()), |norm| norm.check())),
-                ("scale", block.scale.map_or(Ok(()), ScaleConfig::check)),
-                ("placement", block.placement.map_or(Ok(()), Placement::check)),
-                ("mlp_placement", block.mlp_placement.map_or(Ok(()), Placement::check)),
+                ("norm", block.norm.iter().try_for_each(Variant::check)),
+                ("scale", block.scale.iter().try_for_each(Variant::check)),
+                ("placement", block.placement.iter().try_for_each(Variant::check)),
+                ("mlp_placement", block.mlp_placement.iter().try_for_each(Variant::check)),
             ];
             for (name, checked) in kinds {
-                checked.map_err(|problem| setting(&format!("block.{i}.{name}"), problem))?;
+                checked.map_err(|fault| fault.below(&format!("block.{i}.{name}")))?;
             }
         }
         Ok(())
@@ -153,25 +133,9 @@ impl ModelConfig {
 
 impl Plan {
     /// The matrices alone, before any memory is asked for.
-    pub(super) fn check_parameters(&self) -> Result<(), ModelError> {
+    pub(super) fn check_parameters(&self) -> Result<(), Fault> {
         let parameters = self.weights() as f64;
-        match parameters <= MOST_PARAMETERS {
-            true => Ok(()),
-            false => {
-                let problem = format!("makes a model of {parameters:.1e} parameters, more than {MOST_PARAMETERS:.0e}");
-                Err(value("d_model", self.shape.width, problem))
-            }
-        }
-    }
-}
-
-/// An error of a kind's own settings, whose text is `setting = value must ..`.
-fn setting(key: &str, problem: String) -> ModelError {
-    match problem.split_once(" = ") {
-        Some((name, rest)) => {
-            let (shown, problem) = rest.split_once(' ').unwrap_or((rest, ""));
-            value(&format!("{key}.{name}"), shown, problem)
-        }
-        None => value(key, "", problem),
+        let problem = format!("makes a model of {parameters:.1e} parameters, more than {MOST_PARAMETERS:.0e}");
+        require(parameters <= MOST_PARAMETERS, "d_model", self.shape.width, problem)
     }
 }

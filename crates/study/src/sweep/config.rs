@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
-use unitgain_model::shorthand;
 use unitgain_train::Error;
 use unitgain_train::config::{deserialize, read};
+use unitgain_variant::shorthand;
 
 /// A sweep: a run, and what is varied of it. Unknown keys are errors.
 #[derive(Clone, Debug, PartialEq)]

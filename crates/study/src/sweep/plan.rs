@@ -132,7 +132,7 @@ fn configured(
     for (key, value) in chosen {
         let Some(axis) = size(key) else { continue };
         let size = value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
-        let size = size.ok_or_else(|| Error::config(key, format!("{value} must be a whole number above 0")))?;
+        let size = size.ok_or_else(|| Error::value(key, value, "must be a whole number above 0"))?;
         config = resized(&config, axis, size)?;
     }
     Ok(config)

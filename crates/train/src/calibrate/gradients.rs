@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use crate::{Batch, DataConfig, RunConfig, Trainer};
     use burn::tensor::Device;
-    use unitgain_model::{Activation, ModelConfig, Placement};
+    use unitgain_model::{Activation, ModelConfig, Placement, Variant};
 
     /// Calls `f` with the objective of a model of width 64 on a batch of its data, and its matrices.
     fn with_objective<R>(model: ModelConfig, f: impl FnOnce(&Objective<'_>, &[Vec<f32>]) -> R) -> R {
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_product_with_the_hessian_is_that_of_half_and_of_twice_the_step() {
-        for activation in Activation::ALL {
+        for activation in Activation::all() {
             for placement in [Placement::PreNorm {}, Placement::PostNorm {}] {
                 let model = ModelConfig { activation, placement, ..ModelConfig::default() };
                 with_objective(model, |objective, w| {

@@ -10,7 +10,8 @@ use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use unitgain_model::weights::Tensors;
-use unitgain_model::{Parametrization, Placement, Plan, Transformer, WeightNormConfig, weights};
+use unitgain_model::{About, Fault, Parametrization, Placement, Plan, Transformer, Variant, WeightNormConfig, weights};
+use unitgain_variant::{from_one, positive_factor, proper_fraction, require};
 
 pub use gradients::{Objective, grad_init_slopes, gradient_norm, gradient_quotient};
 pub use layers::paths;
@@ -117,19 +118,9 @@ pub struct Measured {
     pub after: f64,
 }
 
-impl Calibrate {
-    /// One value of each kind, with its defaults.
-    pub const ALL: [Self; 5] = [
-        Self::Lsuv { tolerance: default_tolerance(), passes: default_passes() },
-        Self::DataDependent { between: true },
-        Self::Admin {},
-        Self::MetaInit { steps: default_meta_steps(), lr: default_meta_lr(), momentum: default_momentum() },
-        Self::GradInit { steps: default_grad_steps(), lr: default_grad_lr(), gamma: None, eta: None },
-    ];
-
-    /// Name, formula and source.
-    pub fn about(self) -> (&'static str, &'static str, &'static str) {
-        match self {
+impl Variant for Calibrate {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::Lsuv { .. } => ("lsuv", "W / sqrt(Var(W x)), layer by layer", "arXiv:1511.06422"),
             Self::DataDependent { .. } => (
                 "data_dependent",
@@ -143,55 +134,44 @@ impl Calibrate {
             Self::GradInit { .. } => {
                 ("grad_init", "factors of matrices down the slope of the loss after a step", "arXiv:2102.08098")
             }
-        }
+        })
     }
 
-    /// What is wrong with the settings, or with them for this model, if anything: the key below `init.calibrate`,
-    /// and the problem.
-    pub(crate) fn check(self, plan: &Plan, tokens: usize) -> Result<(), (&'static str, String)> {
-        let positive = |key, x: f64| match (1e-30..=1e30).contains(&x) {
-            true => Ok(()),
-            false => Err((key, format!("{x} must be a number from 1e-30 to 1e30"))),
-        };
-        let some = |key, n: usize| match (1..=1_000_000).contains(&n) {
-            true => Ok(()),
-            false => Err((key, format!("{n} must be from 1 to 1000000"))),
-        };
-        let lengthless = plan.weight_norm != (WeightNormConfig::None {});
-        if lengthless && !matches!(self, Self::Admin {}) {
-            let problem = "rescales weights, whose size weight_norm divides out or learns; set weight_norm = \"none\"";
-            return Err(("kind", format!("{:?} {problem}", self.about().0)));
-        }
-        if plan.parametrization != (Parametrization::Standard {}) && !matches!(self, Self::Admin {}) {
-            let problem = "gives weights the sizes that the data ask for, at every width, and model.parametrization those \
-                           that transfer; set parametrization = \"standard\"";
-            return Err(("kind", format!("{:?} {problem}", self.about().0)));
-        }
-        match self {
-            Self::Lsuv { tolerance, passes } => positive("tolerance", tolerance).and(some("passes", passes)),
-            Self::DataDependent { .. } if plan.blocks.iter().any(|b| !b.mlp.bias || !b.attention.bias) => Err((
-                "kind",
-                "\"data_dependent\" sets biases; set model.bias = true, and leave attention_bias out".into(),
-            )),
-            Self::DataDependent { .. } if tokens < 2 => {
-                Err(("kind", "\"data_dependent\" needs more than one token in a batch, to have a variance".into()))
-            }
-            Self::DataDependent { .. } => Ok(()),
-            Self::Admin {} => match plan.branches().all(|b| matches!(b.written, Placement::Admin { .. })) {
-                true => Ok(()),
-                false => Err(("kind", "\"admin\" sets the omega of model.placement = \"admin\"; set that".into())),
-            },
+    fn check(&self) -> Result<(), Fault> {
+        let some = |key: &str, n: usize| from_one(key, n, 1_000_000);
+        match *self {
+            Self::Lsuv { tolerance, passes } => positive_factor("tolerance", tolerance).and(some("passes", passes)),
+            Self::DataDependent { .. } | Self::Admin {} => Ok(()),
             Self::MetaInit { steps, lr, momentum } => {
-                if !(0.0..1.0).contains(&momentum) {
-                    return Err(("momentum", format!("{momentum} must be from 0 up to, but without, 1")));
-                }
-                some("steps", steps).and(positive("lr", lr))
+                proper_fraction("momentum", momentum).and(some("steps", steps)).and(positive_factor("lr", lr))
             }
             Self::GradInit { steps, lr, gamma, eta } => some("steps", steps)
-                .and(positive("lr", lr))
-                .and(gamma.map_or(Ok(()), |x| positive("gamma", x)))
-                .and(eta.map_or(Ok(()), |x| positive("eta", x))),
+                .and(positive_factor("lr", lr))
+                .and(gamma.map_or(Ok(()), |x| positive_factor("gamma", x)))
+                .and(eta.map_or(Ok(()), |x| positive_factor("eta", x))),
         }
+    }
+}
+
+impl Calibrate {
+    /// Refuses a model that it cannot calibrate, with the fault of its kind.
+    pub(crate) fn check_model(self, plan: &Plan, tokens: usize) -> Result<(), Fault> {
+        let fits = |holds, problem: &str| require(holds, "kind", format!("{:?}", self.about().name), problem);
+        if self == (Self::Admin {}) {
+            let is_admin = plan.branches().all(|branch| matches!(branch.written, Placement::Admin { .. }));
+            return fits(is_admin, "sets the omega of model.placement = \"admin\"; set that");
+        }
+        let problem = "rescales weights, whose size weight_norm divides out or learns; set weight_norm = \"none\"";
+        fits(plan.weight_norm == (WeightNormConfig::None {}), problem)?;
+        let problem = "gives weights the sizes that the data ask for, at every width, and model.parametrization those \
+                       that transfer; set parametrization = \"standard\"";
+        fits(plan.parametrization == (Parametrization::Standard {}), problem)?;
+        if matches!(self, Self::DataDependent { .. }) {
+            let has_biases = plan.blocks.iter().all(|block| block.mlp.bias && block.attention.bias);
+            fits(has_biases, "sets biases; set model.bias = true, and leave attention_bias out")?;
+            fits(tokens > 1, "needs more than one token in a batch, to have a variance")?;
+        }
+        Ok(())
     }
 }
 
@@ -224,19 +204,16 @@ pub fn calibrate(
     };
     let trainer = work.trainer.with_dropout(dropout);
     for Measured { what, before, after } in &measured {
-        tracing::debug!("{}: {what} from {before} to {after}", kind.about().0);
+        tracing::debug!("{}: {what} from {before} to {after}", kind.about().name);
     }
     match measured.iter().find(|m| !(m.before.is_finite() && m.after.is_finite())) {
         Some(bad) => {
             let problem = format!(
-                "{:?}: {} went from {} to {}; the drawn weights are too large or too small to be measured, take another \
+                "took {} from {} to {}; the drawn weights are too large or too small to be measured, take another \
                  model.init",
-                kind.about().0,
-                bad.what,
-                bad.before,
-                bad.after
+                bad.what, bad.before, bad.after
             );
-            Err(Error::config("init.calibrate", problem))
+            Err(Error::value("init.calibrate", format!("{:?}", kind.about().name), problem))
         }
         None => Ok((trainer, measured)),
     }

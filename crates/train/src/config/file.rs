@@ -74,10 +74,9 @@ impl Written {
 
     /// An error of a value, with the place where it was written.
     pub(super) fn locate(&self, error: Error) -> Error {
-        let Some(place) = key_of(&error).and_then(|key| self.place(&parts(&key))) else { return error };
-        match error {
-            Error::Config { key, problem, .. } => Error::Config { origin: place, key, problem },
-            other => Error::At { place, error: Box::new(other) },
+        match key_of(&error).and_then(|key| self.place(&key)) {
+            Some(place) => Error::At { place, error: Box::new(error) },
+            None => error,
         }
     }
 }
@@ -88,12 +87,12 @@ fn line_of(lines: &Lines, key: &[String]) -> Option<usize> {
 }
 
 /// The key that an error of a value is about.
-pub(super) fn key_of(error: &Error) -> Option<String> {
+pub(super) fn key_of(error: &Error) -> Option<Vec<String>> {
     match error {
-        Error::Config { origin, key, .. } if origin == Error::CONFIGURATION => Some(key.clone()),
-        Error::Model(ModelError::Value { key, .. }) => Some(format!("model.{key}")),
-        Error::Device { .. } => Some("backend".into()),
-        Error::Data(_) => Some("data.path".into()),
+        Error::Value(fault) => Some(parts(&fault.key)),
+        Error::Model(ModelError::Value(fault)) => Some(parts(&format!("model.{}", fault.key))),
+        Error::Device { .. } => Some(parts("backend")),
+        Error::Data(_) => Some(parts("data.path")),
         Error::Config { .. }
         | Error::Model(ModelError::Combination { .. } | ModelError::Weights { .. })
         | Error::Syntax { .. }

@@ -90,7 +90,7 @@ mod tests {
     use safetensors::SafeTensors;
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
-    use unitgain_model::{NormConfig, Scheme};
+    use unitgain_model::{NormConfig, Scheme, Variant};
 
     const TINY: &str = "
         threads = 1
@@ -200,7 +200,7 @@ mod tests {
         add(&[]);
         for norm in NormConfig::all() {
             let has_none = norm.is_none();
-            let norm = format!("model.norm={}", norm.about().0);
+            let norm = format!("model.norm={}", norm.about().name);
             add(&[&norm]);
             if has_none {
                 continue;
@@ -210,8 +210,8 @@ mod tests {
             add(&[&norm, "model.block=[{range=[0,2], placement='none'}]"]);
             add(&[&norm, "model.block=[{range=[0,2], norm={kind='rms_norm', eps=1e-3}}]", "model.placement=post_norm"]);
         }
-        for placement in Placement::ALL {
-            let placement = format!("model.placement={}", placement.about().0);
+        for placement in Placement::all() {
+            let placement = format!("model.placement={}", placement.about().name);
             add(&[&placement]);
             let other = if placement.ends_with("sandwich") { "pre_norm" } else { "sandwich" };
             add(&[&placement, &format!("model.block=[{{range=[0,2], placement='{other}'}}]")]);
@@ -227,12 +227,12 @@ mod tests {
             add(&[&scale, "model.block=[{range=[0,2], scale='one'}]"]);
         }
         for scheme in Scheme::all() {
-            let init = format!("model.init={}", scheme.about().0);
+            let init = format!("model.init={}", scheme.about().name);
             add(&[&init, "model.placement=none", "model.tie_embeddings=false"]);
             add(&[&init]);
         }
-        for calibrate in Calibrate::ALL {
-            let calibrate = format!("init.calibrate={}", calibrate.about().0);
+        for calibrate in Calibrate::all() {
+            let calibrate = format!("init.calibrate={}", calibrate.about().name);
             add(&[&calibrate, "model.bias=true", "init.calibrate.steps=2"]);
             add(&[&calibrate, "model.bias=true"]);
         }
@@ -250,7 +250,7 @@ mod tests {
             }
         }
         for optimizer in OptimizerConfig::all() {
-            let optimizer = format!("optimizer.kind={}", optimizer.about().0);
+            let optimizer = format!("optimizer.kind={}", optimizer.about().name);
             add(&[&optimizer]);
             add(&[&optimizer, "optimizer.momentum=0.0", "optimizer.lr=0.5"]);
         }

@@ -20,7 +20,8 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::Value;
-use unitgain_model::{ModelConfig, NormConfig, Plan, Precision, shorthand};
+use unitgain_model::{Fault, ModelConfig, NormConfig, Plan, Precision, Variant};
+use unitgain_variant::{require, shorthand};
 
 /// A run. Keys that are left out take the defaults given here; unknown keys are errors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -244,9 +245,8 @@ impl RunConfig {
         config.check()?;
         match config.model.vocab_size {
             Some(given) if given != vocab_size => {
-                let problem =
-                    format!("{given} is not the vocabulary of the data, which is {vocab_size}; leave the key out");
-                return Err(Error::config("model.vocab_size", problem));
+                let problem = format!("is not the vocabulary of the data, which is {vocab_size}; leave the key out");
+                return Err(Error::value("model.vocab_size", given, problem));
             }
             Some(_) | None => config.model.vocab_size = Some(vocab_size),
         }
@@ -332,83 +332,73 @@ impl RunConfig {
     /// [`Error::Config`] for the first value that cannot be.
     pub fn check(&self) -> Result<(), Error> {
         let device = device::from_name(&self.backend)?;
-        if !device.supports_dtype(self.train.precision.dtype()) {
-            let problem = format!("\"bf16\" is not a type that {:?} computes with; take \"f32\"", self.backend);
-            return Err(Error::config("train.precision", problem));
+        let TrainConfig { steps, batch_size, accumulate, clip, on_divergence, precision, .. } = self.train;
+        let problem = format!("is not a type that {:?} computes with; take \"f32\"", self.backend);
+        require(device.supports_dtype(precision.dtype()), "train.precision", "\"bf16\"", problem)?;
+        let problem = format!("must be at most {}, the largest number of TOML", i64::MAX);
+        require(i64::try_from(self.seed).is_ok(), "seed", self.seed, problem)?;
+        let problem = format!("must be at most {MOST_THREADS}, or 0 for as many as there are");
+        require(self.threads <= MOST_THREADS, "threads", self.threads, problem)?;
+        for (key, n) in [("train.batch_size", batch_size), ("train.accumulate", accumulate)] {
+            require(n <= MOST, key, n, format!("must be at most {MOST}"))?;
         }
-        if i64::try_from(self.seed).is_err() {
-            return Err(Error::config(
-                "seed",
-                format!("{} must be at most {}, the largest number of TOML", self.seed, i64::MAX),
-            ));
-        }
-        if self.threads > MOST_THREADS {
-            let problem = format!("{} must be at most {MOST_THREADS}, or 0 for as many as there are", self.threads);
-            return Err(Error::config("threads", problem));
-        }
-        let sizes = [("train.batch_size", self.train.batch_size), ("train.accumulate", self.train.accumulate)];
-        if let Some((key, n)) = sizes.iter().find(|(_, n)| *n > MOST) {
-            return Err(Error::config(key, format!("{n} must be at most {MOST}")));
-        }
-        let rows = self.train.batch_size * self.model.context.min(MOST);
-        if rows > MOST_TOKENS {
-            let problem = format!(
-                "{} sequences of model.context = {} tokens are more than {MOST_TOKENS} tokens in one pass",
-                self.train.batch_size, self.model.context
-            );
-            return Err(Error::config("train.batch_size", problem));
-        }
+        let context = self.model.context;
+        let problem =
+            format!("sequences of model.context = {context} tokens are more than {MOST_TOKENS} tokens in one pass");
+        require(batch_size * context.min(MOST) <= MOST_TOKENS, "train.batch_size", batch_size, problem)?;
         let lengths = [
-            ("train.steps", self.train.steps),
+            ("train.steps", steps),
             ("schedule.warmup", self.schedule.warmup()),
             ("schedule.decay", self.schedule.decay()),
         ];
-        if let Some((key, n)) = lengths.iter().find(|(_, n)| *n > MOST_STEPS) {
-            return Err(Error::config(key, format!("{n} must be at most {MOST_STEPS}")));
+        for (key, n) in lengths {
+            require(n <= MOST_STEPS, key, n, format!("must be at most {MOST_STEPS}"))?;
         }
         let least_one = [
-            ("train.steps", self.train.steps),
-            ("train.batch_size", self.train.batch_size),
-            ("train.accumulate", self.train.accumulate),
+            ("train.steps", steps),
+            ("train.batch_size", batch_size),
+            ("train.accumulate", accumulate),
             ("log.every", self.log.every),
             ("checkpoint.keep", self.checkpoint.keep),
         ];
-        if let Some((key, _)) = least_one.iter().find(|(_, n)| *n == 0) {
-            return Err(Error::config(key, "0 must be at least 1"));
+        for (key, n) in least_one {
+            require(n > 0, key, n, "must be at least 1")?;
         }
         self.check_eval()?;
-        let below = |section: &str, (key, problem): (&str, String)| Error::config(&format!("{section}.{key}"), problem);
+        let below = |section: &'static str| move |fault: Fault| fault.below(section);
         // What is wrong with a model is told when it is planned for the data.
         if let (Some(calibrate), Ok(plan)) = (self.init.calibrate, self.plan()) {
-            calibrate
-                .check(&plan, self.train.batch_size * self.model.context)
-                .map_err(|e| below("init.calibrate", e))?;
+            let checked = calibrate.check().and_then(|()| calibrate.check_model(&plan, batch_size * context));
+            checked.map_err(below("init.calibrate"))?;
         }
-        self.train.clip.check().map_err(|e| below("train.clip", e))?;
-        self.train.on_divergence.check().map_err(|e| below("train.on_divergence", e))?;
-        if matches!(self.train.on_divergence, OnDivergence::Skip { .. }) && self.has_batch_norm() {
-            let problem =
-                "\"skip\" cannot undo what a step has done to the running averages of batch_norm; take \"rewind\"";
-            return Err(Error::config("train.on_divergence", problem));
-        }
-        self.optimizer.check().map_err(|e| below("optimizer", e))?;
+        clip.check().map_err(below("train.clip"))?;
+        on_divergence.check().map_err(below("train.on_divergence"))?;
+        let can_undo = !matches!(on_divergence, OnDivergence::Skip { .. }) || !self.has_batch_norm();
+        let problem = "cannot undo what a step has done to the running averages of batch_norm; take \"rewind\"";
+        require(can_undo, "train.on_divergence", "\"skip\"", problem)?;
+        self.optimizer.check().map_err(below("optimizer"))?;
         self.check_unit_decay()?;
-        self.schedule.check(self.train.steps).map_err(|e| below("schedule", e))?;
+        self.schedule.check_length(steps).and(self.schedule.check()).map_err(below("schedule"))?;
         self.check_memory()
     }
 
     /// Whether there is a held-out set of the size that is asked for.
-    fn check_eval(&self) -> Result<(), Error> {
-        let problem = match (self.eval.tokens, &self.data) {
-            (EvalTokens::Count(0), _) => "0 must be at least 1".into(),
-            (EvalTokens::Count(n), _) if n > MOST_TOKENS => format!("{n} must be at most {MOST_TOKENS}"),
+    fn check_eval(&self) -> Result<(), Fault> {
+        let key = "eval.tokens";
+        match (self.eval.tokens, &self.data) {
+            (EvalTokens::Count(n), _) => require(n > 0, key, n, "must be at least 1").and(require(
+                n <= MOST_TOKENS,
+                key,
+                n,
+                format!("must be at most {MOST_TOKENS}"),
+            )),
             (EvalTokens::All, DataConfig::Markov { .. } | DataConfig::Recall { .. } | DataConfig::Copy { .. }) => {
-                "\"all\" is the whole held-out part of a text, and this task draws sequences without end; give a number"
-                    .into()
+                let problem = "is the whole held-out part of a text, and this task draws sequences without end; give a \
+                               number";
+                Err(Fault::new(key, "\"all\"", problem))
             }
-            (EvalTokens::Count(_) | EvalTokens::All, _) => return Ok(()),
-        };
-        Err(Error::config("eval.tokens", problem))
+            (EvalTokens::All, DataConfig::Text { .. }) => Ok(()),
+        }
     }
 
     /// Whether rows of a batch are normalized together.
@@ -417,27 +407,23 @@ impl RunConfig {
     }
 
     /// u-muP's learning rates are of size 1, and a decay that is multiplied by them would be as large.
-    fn check_unit_decay(&self) -> Result<(), Error> {
+    fn check_unit_decay(&self) -> Result<(), Fault> {
         let is_unit = self.model.parametrization.is_unit_scaled();
         match self.optimizer.weight_decay() {
             WeightDecay::Coupled { value } if is_unit && value > 0.0 => {
-                let problem = format!(
-                    "{value} is multiplied by the learning rate, and under parametrization = \"u_mup\" those are of size 1; \
-                     write weight_decay = {{ kind = \"independent\", value = 1e-4 }} (adamw, lion), or 0"
-                );
-                Err(Error::config("optimizer.weight_decay", problem))
+                let problem = "is multiplied by the learning rate, and under parametrization = \"u_mup\" those are of size \
+                               1; write weight_decay = { kind = \"independent\", value = 1e-4 } (adamw, lion), or 0";
+                Err(Fault::new("optimizer.weight_decay", value, problem))
             }
             WeightDecay::Coupled { .. } | WeightDecay::Independent { .. } => Ok(()),
         }
     }
 
     /// What BatchNorm asks of the batch.
-    fn check_batch(&self) -> Result<(), Error> {
-        if self.has_batch_norm() && self.train.batch_size * self.model.context < 2 {
-            let problem = "1 makes a batch of a single token, whose variance is 0, and a norm is batch_norm; take more";
-            return Err(Error::config("train.batch_size", problem));
-        }
-        Ok(())
+    fn check_batch(&self) -> Result<(), Fault> {
+        let problem = "makes a batch of a single token, whose variance is 0, and a norm is batch_norm; take more";
+        let is_enough = !self.has_batch_norm() || self.train.batch_size * self.model.context > 1;
+        require(is_enough, "train.batch_size", self.train.batch_size, problem)
     }
 
     /// Refuses a run that takes more memory than there is.

@@ -1,6 +1,6 @@
 use super::*;
 use toml::Table;
-use unitgain_model::{NormConfig, Parametrization, Placement, ScaleConfig, Scheme};
+use unitgain_model::{NormConfig, Parametrization, Placement, ScaleConfig, Scheme, Variant};
 
 fn parse(text: &str, settings: &[&str]) -> Result<RunConfig, String> {
     let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
@@ -70,7 +70,7 @@ fn a_kind_can_stand_for_its_table() {
         parse("optimizer = 'lion'\n[model]\nnorm = 'rms_norm'\nscale = 're_zero'\ninit = 'xavier'", &[]).unwrap();
     assert_eq!(short.model.norm, NormConfig::rms_norm());
     assert_eq!(short.model.scale, ScaleConfig::ReZero { shared: false });
-    assert_eq!(short.optimizer.about().0, "lion");
+    assert_eq!(short.optimizer.about().name, "lion");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_new_kind_starts_from_its_defaults() {
 #[test]
 fn a_kind_comes_before_its_settings_in_any_order() {
     let sgd = parse("", &["optimizer.lr=0.5", "optimizer.kind=sgd"]).unwrap();
-    assert_eq!((sgd.optimizer.about().0, sgd.optimizer.lr()), ("sgd", 0.5));
+    assert_eq!((sgd.optimizer.about().name, sgd.optimizer.lr()), ("sgd", 0.5));
     let text = parse("", &["data.path=t.txt", "data.task=text"]).unwrap();
     assert!(matches!(text.data, DataConfig::Text { .. }));
     assert!(parse("", &["optimizer.momntum=0.5", "optimizer.kind=sgd"]).unwrap_err().contains("momentum"));
@@ -146,7 +146,7 @@ fn values_out_of_range_are_named() {
     let problem = |text: &str| parse(text, &[]).unwrap().resolved(32).unwrap_err().to_string();
     for (text, expected) in [
         ("[train]\nbatch_size = 0", "train.batch_size: 0 must be at least 1"),
-        ("[train]\nclip = -1.0", "train.clip.max: -1e0 must be a positive number"),
+        ("[train]\nclip = -1.0", "train.clip.max: -1 must be a positive number"),
         ("[train]\nsteps = 5\n[schedule]\nkind = 'constant'\nwarmup = 6", "schedule.warmup: 6 is longer than the run"),
         ("[train]\nsteps = 5\n[schedule]\nkind = 'warmup_stable_decay'\nwarmup = 3\ndecay = 3", "schedule.decay: 3"),
         ("[optimizer]\nkind = 'adamw'\nbetas = [0.9, 1.0]", "optimizer.betas: 1 must be"),
@@ -155,7 +155,7 @@ fn values_out_of_range_are_named() {
         ("[model]\nd_model = 12\nposition = 'rope'", "model.head_dim = 3: must be even"),
         ("[model]\nvocab_size = 7", "model.vocab_size: 7 is not the vocabulary of the data, which is 32"),
         ("[model]\ndropout = 1.0", "model.dropout = 1"),
-        ("[model.norm]\nkind = 'rms_norm'\neps = 0.0", "model.norm.eps = 0e0: must be a number of at least 1e-18"),
+        ("[model.norm]\nkind = 'rms_norm'\neps = 0.0", "model.norm.eps = 0: must be a number of at least 1e-18"),
         ("backend = 'gpu'", "unknown backend"),
     ] {
         let problem = problem(text);
@@ -338,26 +338,26 @@ fn leaves() -> Vec<(String, Table)> {
          head_scale = true\nposition = 'rope'\ninit = { kind = 'kaiming', gain = { kind = 'torch', activation = 'relu' } }",
     );
     add(blocks);
-    for norm in NormConfig::all() {
-        add(&format!("[model]\nnorm = {:?}", norm.about().0));
+    for name in NormConfig::names() {
+        add(&format!("[model]\nnorm = {name:?}"));
     }
-    for (name, ..) in ClipConfig::all().into_iter().map(ClipConfig::about) {
+    for name in ClipConfig::names() {
         add(&format!("[train]\nclip = {name:?}"));
     }
     for scheme in Scheme::all() {
         let around =
             if scheme.is_norm_free() { "placement = 'none'\nqk_norm = 'none'\nfinal_norm = false" } else { "" };
-        add(&format!("[model]\ninit = {:?}\n{around}", scheme.about().0));
+        add(&format!("[model]\ninit = {:?}\n{around}", scheme.about().name));
     }
-    for (name, ..) in Calibrate::ALL.map(Calibrate::about) {
-        let model = match name {
+    for name in Calibrate::names() {
+        let model = match *name {
             "admin" => "placement = 'admin'",
             "data_dependent" => "bias = true",
             _ => "",
         };
         add(&format!("[init]\ncalibrate = {name:?}\n[model]\n{model}"));
     }
-    for (name, ..) in OptimizerConfig::all().into_iter().map(OptimizerConfig::about) {
+    for name in OptimizerConfig::names() {
         add(&format!("optimizer = {name:?}"));
     }
     for kind in ["constant", "cosine", "linear"] {

@@ -2,7 +2,7 @@
 
 use super::RunConfig;
 use super::explain::{MOST_FAULTS, at, at_mut};
-use super::file::{key_of, parts};
+use super::file::key_of;
 use crate::Error;
 use toml::Value;
 use unitgain_model::ModelError;
@@ -19,13 +19,12 @@ impl RunConfig {
         let mut errors: Vec<(Option<usize>, Error)> = Vec::new();
         let mut taken: Vec<Vec<String>> = Vec::new();
         loop {
-            let key = key_of(&next);
-            let path = key.as_deref().map(parts).unwrap_or_default();
+            let path = key_of(&next).unwrap_or_default();
             // What compares with a value that is no longer what was written is no fault of the configuration.
             let said = problem(&next);
             let words: Vec<&str> = said.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
             let compares = |other: &Vec<String>| other.last().is_some_and(|last| words.contains(&last.as_str()));
-            let is_own = key.is_some() && self.written.has(&path) && !taken.contains(&path);
+            let is_own = !path.is_empty() && self.written.has(&path) && !taken.contains(&path);
             if errors.is_empty() || is_own && !taken.iter().any(compares) {
                 errors.push((self.written.line(&path), self.written.locate(next)));
             }
@@ -85,8 +84,7 @@ fn in_order(mut errors: Vec<(Option<usize>, Error)>) -> Error {
 /// What an error says of a value, without its key.
 fn problem(error: &Error) -> String {
     match error {
-        Error::Config { problem, .. } => problem.clone(),
-        Error::Model(ModelError::Value { problem, .. }) => problem.clone(),
+        Error::Value(fault) | Error::Model(ModelError::Value(fault)) => fault.problem.clone(),
         other => other.to_string(),
     }
 }

@@ -1,6 +1,7 @@
 use super::below;
 use crate::Error;
 use rand_chacha::ChaCha8Rng;
+use unitgain_variant::{from_one, require};
 
 pub(super) fn symbols() -> usize {
     32
@@ -15,12 +16,8 @@ pub(super) struct Copy {
 
 impl Copy {
     pub(super) fn new(symbols: usize, time: usize) -> Result<Self, Error> {
-        if symbols == 0 || symbols > 1 << 16 {
-            return Err(Error::config("data.symbols", format!("{symbols} must be from 1 to {}", 1 << 16)));
-        }
-        if time < 2 {
-            return Err(Error::config("model.context", format!("{time} must be at least 2 for data.task = \"copy\"")));
-        }
+        from_one("data.symbols", symbols, 1 << 16)?;
+        require(time >= 2, "model.context", time, "must be at least 2 for data.task = \"copy\"")?;
         Ok(Self { symbols, time })
     }
 

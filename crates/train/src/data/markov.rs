@@ -3,6 +3,7 @@ use crate::Error;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1, StandardUniform};
 use unitgain_init::sample;
+use unitgain_variant::require;
 
 pub(super) fn vocab_size() -> usize {
     32
@@ -42,38 +43,24 @@ impl Chain {
         seed: u64,
         time: usize,
     ) -> Result<Self, Error> {
-        if vocab_size < 2 {
-            return Err(Error::config("data.vocab_size", format!("{vocab_size} must be at least 2")));
-        }
-        if branching == 0 || branching > vocab_size {
-            return Err(Error::config(
-                "data.branching",
-                format!("{branching} must be from 1 to vocab_size = {vocab_size}"),
-            ));
-        }
-        if order == 0 || order > time {
-            return Err(Error::config("data.order", format!("{order} must be from 1 to model.context = {time}")));
-        }
-        if vocab_size > MOST_SYMBOLS {
-            return Err(Error::config("data.vocab_size", format!("{vocab_size} must be at most {MOST_SYMBOLS}")));
-        }
+        let key = "data.vocab_size";
+        require(vocab_size >= 2, key, vocab_size, "must be at least 2")?;
+        let problem = format!("must be from 1 to vocab_size = {vocab_size}");
+        require((1..=vocab_size).contains(&branching), "data.branching", branching, problem)?;
+        let problem = format!("must be from 1 to model.context = {time}");
+        require((1..=time).contains(&order), "data.order", order, problem)?;
+        require(vocab_size <= MOST_SYMBOLS, key, vocab_size, format!("must be at most {MOST_SYMBOLS}"))?;
         let contexts = u32::try_from(order).ok().and_then(|order| vocab_size.checked_pow(order));
         let Some(contexts) = contexts.filter(|&n| n <= MOST_CONTEXTS) else {
-            return Err(Error::config(
-                "data.order",
-                format!(
-                    "vocab_size^order = {vocab_size}^{order} contexts are more than {MOST_CONTEXTS}; take less of either"
-                ),
-            ));
+            let problem = format!(
+                "makes vocab_size^order = {vocab_size}^{order} contexts, more than {MOST_CONTEXTS}; take less of either"
+            );
+            return Err(Error::value("data.order", order, problem));
         };
-        if contexts * branching > MOST_TRANSITIONS {
-            return Err(Error::config(
-                "data.branching",
-                format!(
-                    "{contexts} contexts with {branching} successors each are more than {MOST_TRANSITIONS} transitions; take fewer of either"
-                ),
-            ));
-        }
+        let problem = format!(
+            "successors of each of {contexts} contexts are more than {MOST_TRANSITIONS} transitions; take fewer of either"
+        );
+        require(contexts * branching <= MOST_TRANSITIONS, "data.branching", branching, problem)?;
         let mut chain = Self {
             vocab_size,
             order,

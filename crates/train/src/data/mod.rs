@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::PathBuf;
 use unitgain_init::sample;
+use unitgain_variant::{About, Variant};
 
 pub use held_out::{EvalTokens, HeldOut};
 pub use text::TextTokens;
@@ -109,13 +110,26 @@ impl Default for DataConfig {
     }
 }
 
-/// Name, floor and source of every task, as `unitgain configs` prints them.
-pub const TASKS: [(&str, &str, &str); 4] = [
-    ("markov", "order-k chain, sparse transitions; floor: its exact conditional entropy", "this project"),
-    ("recall", "key-value pairs, then questions; floor 0", "arXiv:2312.04927"),
-    ("copy", "symbols, separator, the symbols again; floor 0", "arXiv:1410.5401 section 4.1"),
-    ("text", "a file by bytes or characters, 90/10 split; no floor", "nanoGPT (char)"),
-];
+impl Variant for DataConfig {
+    const TAG: &'static str = "task";
+
+    fn about(&self) -> About {
+        About::of(match self {
+            Self::Markov { .. } => {
+                ("markov", "order-k chain, sparse transitions; floor: its exact conditional entropy", "this project")
+            }
+            Self::Recall { .. } => ("recall", "key-value pairs, then questions; floor 0", "arXiv:2312.04927"),
+            Self::Copy { .. } => {
+                ("copy", "symbols, separator, the symbols again; floor 0", "arXiv:1410.5401 section 4.1")
+            }
+            Self::Text { .. } => ("text", "a file by bytes or characters, 90/10 split; no floor", "nanoGPT (char)"),
+        })
+    }
+
+    fn examples() -> Vec<Self> {
+        vec![Self::Text { path: "input.txt".into(), tokenizer: TokenizerKind::default() }]
+    }
+}
 
 /// Sequences of tokens and what follows each.
 #[derive(Clone, Debug, PartialEq)]
@@ -330,10 +344,6 @@ mod tests {
 
     #[test]
     fn every_task_is_listed_under_its_own_name() {
-        for (name, ..) in TASKS {
-            let json = format!("{{\"task\":\"{name}\",\"path\":\"x\"}}");
-            let error = serde_json::from_str::<DataConfig>(&json).err().map(|e| e.to_string()).unwrap_or_default();
-            assert!(error.is_empty() || error.contains("`path`"), "{error}");
-        }
+        unitgain_variant::assert_listed::<DataConfig>();
     }
 }

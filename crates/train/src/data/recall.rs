@@ -1,6 +1,7 @@
 use super::{below, distinct};
 use crate::Error;
 use rand_chacha::ChaCha8Rng;
+use unitgain_variant::require;
 
 pub(super) fn keys() -> usize {
     32
@@ -19,19 +20,15 @@ pub(super) struct Recall {
 
 impl Recall {
     pub(super) fn new(keys: usize, pairs: usize, time: usize) -> Result<Self, Error> {
-        if keys > 1 << 16 {
-            return Err(Error::config("data.keys", format!("{keys} must be at most {}", 1 << 16)));
-        }
-        if pairs == 0 || pairs > keys {
-            return Err(Error::config("data.pairs", format!("{pairs} must be from 1 to data.keys = {keys}")));
-        }
-        if 2 * pairs + 1 > time {
-            let problem = format!(
-                "{pairs} pairs and one question are {} tokens, more than model.context = {time}; take fewer pairs or a longer context",
-                2 * pairs + 1
-            );
-            return Err(Error::config("data.pairs", problem));
-        }
+        require(keys <= 1 << 16, "data.keys", keys, format!("must be at most {}", 1 << 16))?;
+        let problem = format!("must be from 1 to data.keys = {keys}");
+        require((1..=keys).contains(&pairs), "data.pairs", pairs, problem)?;
+        let tokens = 2 * pairs + 1;
+        let problem = format!(
+            "pairs and one question are {tokens} tokens, more than model.context = {time}; take fewer pairs or a longer \
+             context"
+        );
+        require(tokens <= time, "data.pairs", pairs, problem)?;
         Ok(Self { keys, pairs, time })
     }
 

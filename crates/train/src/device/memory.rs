@@ -371,7 +371,7 @@ impl Need {
             most.what,
             most.fix
         );
-        Err(Error::config(most.key, problem))
+        Err(Error::value(most.key, "", problem))
     }
 }
 
@@ -488,7 +488,7 @@ pub fn check_all<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Result
     }
     let all = needs.iter().sum::<f64>() + MACHINE;
     check(all).map_err(|problem| {
-        Error::config("configurations", format!("{} at once: {problem}. Give fewer, or smaller ones", needs.len()))
+        Error::value("configurations", needs.len(), format!("at once: {problem}. Give fewer, or smaller ones"))
     })
 }
 

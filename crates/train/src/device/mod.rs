@@ -155,7 +155,7 @@ pub fn threads() -> Result<usize, Error> {
     });
     match started {
         Ok(()) => Ok(rayon::current_num_threads()),
-        Err(problem) => Err(Error::config("threads", problem.as_str())),
+        Err(problem) => Err(Error::value("threads", "", problem)),
     }
 }
 
@@ -179,7 +179,7 @@ pub fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R
         return Ok(rayon::scope(|_| work()));
     }
     let refused =
-        |problem: String| Error::config("threads", format!("{threads}: {}; or take fewer", no_threads(&problem)));
+        |problem: String| Error::value("threads", "", format!("{threads}: {}; or take fewer", no_threads(&problem)));
     memory::check_threads(threads).map_err(refused)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| refused(e.to_string()))?;
     Ok(pool.install(work))

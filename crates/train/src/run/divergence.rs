@@ -1,6 +1,7 @@
 //! What is done about a step whose loss or gradients are not finite.
 
 use serde::{Deserialize, Serialize};
+use unitgain_variant::{About, Fault, Variant, fraction, require};
 
 /// What a run does when the loss or a gradient of a step is not finite. Each divergence is written into `summary.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,17 +47,9 @@ impl Default for OnDivergence {
     }
 }
 
-impl OnDivergence {
-    /// One value of each kind, with its defaults.
-    pub const ALL: [Self; 3] = [
-        Self::Stop {},
-        Self::Skip { at_most: most_skipped() },
-        Self::Rewind { factor: rewind_factor(), at_most: most_rewinds() },
-    ];
-
-    /// Name, formula and source.
-    pub fn about(self) -> (&'static str, &'static str, &'static str) {
-        match self {
+impl Variant for OnDivergence {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::Stop {} => ("stop", "the run ends", "this project"),
             Self::Skip { .. } => {
                 ("skip", "w stays, the next batch follows; at most n times", "arXiv:1710.03740 section 3.2")
@@ -66,23 +59,18 @@ impl OnDivergence {
                 "back to the newest checkpoint, lr *= factor; at most n times",
                 "arXiv:2205.01068 section 2.5",
             ),
-        }
+        })
     }
 
-    /// What is wrong with the settings: the key and the problem.
-    pub(crate) fn check(self) -> Result<(), (&'static str, String)> {
-        match self {
+    fn check(&self) -> Result<(), Fault> {
+        match *self {
             Self::Stop {} => Ok(()),
-            Self::Skip { at_most: 0 } | Self::Rewind { at_most: 0, .. } => {
-                Err(("at_most", "0 must be at least 1; \"stop\" ends the run at once".into()))
+            Self::Skip { at_most } | Self::Rewind { at_most, .. } => {
+                require(at_most > 0, "at_most", at_most, "must be at least 1; \"stop\" ends the run at once")?;
+                let problem = format!("must be at most {MOST}: each divergence is kept in summary.json");
+                require(at_most <= MOST, "at_most", at_most, problem)?;
+                if let Self::Rewind { factor, .. } = *self { fraction("factor", factor) } else { Ok(()) }
             }
-            Self::Skip { at_most } | Self::Rewind { at_most, .. } if at_most > MOST => {
-                Err(("at_most", format!("{at_most} must be at most {MOST}: each divergence is kept in summary.json")))
-            }
-            Self::Rewind { factor, .. } if !(factor > 0.0 && factor <= 1.0) => {
-                Err(("factor", format!("{factor} must be above 0 and at most 1")))
-            }
-            Self::Skip { .. } | Self::Rewind { .. } => Ok(()),
         }
     }
 }
@@ -147,7 +135,7 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_be_are_named() {
-        assert!(OnDivergence::ALL.iter().all(|policy| policy.check().is_ok()));
+        unitgain_variant::assert_listed::<OnDivergence>();
         for (policy, key) in [
             (OnDivergence::Skip { at_most: 0 }, "at_most"),
             (OnDivergence::Skip { at_most: MOST + 1 }, "at_most"),
@@ -156,7 +144,7 @@ mod tests {
             (OnDivergence::Rewind { factor: 1.5, at_most: 1 }, "factor"),
             (OnDivergence::Rewind { factor: f64::NAN, at_most: 1 }, "factor"),
         ] {
-            assert_eq!(policy.check().unwrap_err().0, key);
+            assert_eq!(policy.check().unwrap_err().key, key);
         }
     }
 }

@@ -4,7 +4,8 @@ use crate::Gradients;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
-use unitgain_model::{ParamEntry, ParamTable, Role};
+use unitgain_model::{About, Fault, ParamEntry, ParamTable, Role, Variant};
+use unitgain_variant::require;
 
 /// How gradients are clipped. A number stands for the global norm: `clip = 1.0`, and `clip = 0` for none.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,36 +55,30 @@ impl From<f64> for ClipConfig {
     }
 }
 
-impl ClipConfig {
-    /// One value of each kind, with its defaults.
-    pub fn all() -> Vec<Self> {
-        vec![Self::None {}, Self::default(), Self::Adaptive { lambda: default_lambda(), eps: default_eps() }]
-    }
-
-    /// Name, formula and source.
-    pub fn about(self) -> (&'static str, &'static str, &'static str) {
-        match self {
+impl Variant for ClipConfig {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::None {} => ("none", "g", "no clip"),
             Self::GlobalNorm { .. } => ("global_norm", "g min(1, max / (|all g| + 1e-6))", "arXiv:1211.5063"),
             Self::Adaptive { .. } => {
                 ("adaptive", "g_i min(1, lambda max(|W_i|, eps) / |g_i|) per output unit", "arXiv:2102.06171 eq. 3")
             }
-        }
+        })
     }
 
-    /// What is wrong with the settings: the key and the problem.
-    pub(crate) fn check(self) -> Result<(), (&'static str, String)> {
-        let positive = |key, x: f64| match (1e-15..=1e15).contains(&x) {
-            true => Ok(()),
-            false => Err((key, format!("{x:e} must be a positive number, from 1e-15 to 1e15"))),
+    fn check(&self) -> Result<(), Fault> {
+        let positive = |key: &str, x: f64| {
+            require((1e-15..=1e15).contains(&x), key, x, "must be a positive number, from 1e-15 to 1e15")
         };
-        match self {
+        match *self {
             Self::None {} => Ok(()),
             Self::GlobalNorm { max } => positive("max", max),
-            Self::Adaptive { lambda, eps } => positive("lambda", lambda).and_then(|()| positive("eps", eps)),
+            Self::Adaptive { lambda, eps } => positive("lambda", lambda).and(positive("eps", eps)),
         }
     }
+}
 
+impl ClipConfig {
     /// Clips, on the device and without a read. `squares` are those of the gradients. Returns the
     /// gradients and the square of their norm, of shape `[1]`.
     pub(crate) fn apply<M: Module>(

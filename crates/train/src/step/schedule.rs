@@ -2,6 +2,7 @@
 //! optimizer's `lr` times the weight's own factor, so that groups keep their ratios at every step.
 
 use serde::{Deserialize, Serialize};
+use unitgain_variant::{About, Fault, Variant, require, within};
 
 /// Linear warm-up, then one of four shapes. All lengths are in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,21 +55,9 @@ impl Default for ScheduleConfig {
     }
 }
 
-impl ScheduleConfig {
-    /// One value of each kind.
-    pub fn all() -> Vec<Self> {
-        let (warmup, min_ratio) = (0, min_ratio());
-        vec![
-            Self::Constant { warmup },
-            Self::Cosine { warmup, min_ratio },
-            Self::Linear { warmup, min_ratio },
-            Self::WarmupStableDecay { warmup, decay: 100, min_ratio },
-        ]
-    }
-
-    /// Name, formula and source.
-    pub fn about(self) -> (&'static str, &'static str, &'static str) {
-        match self {
+impl Variant for ScheduleConfig {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::Constant { .. } => ("constant", "1", "arXiv:1706.03762 (warm-up)"),
             Self::Cosine { .. } => {
                 ("cosine", "min + (1 - min) (1 + cos(pi p)) / 2, p from 0 to 1", "arXiv:1608.03983 eq. 5")
@@ -77,9 +66,24 @@ impl ScheduleConfig {
             Self::WarmupStableDecay { .. } => {
                 ("warmup_stable_decay", "1, then linear over the last `decay` steps", "arXiv:2404.06395")
             }
+        })
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        match *self {
+            Self::Constant { .. } => Ok(()),
+            Self::Cosine { min_ratio, .. }
+            | Self::Linear { min_ratio, .. }
+            | Self::WarmupStableDecay { min_ratio, .. } => within("min_ratio", min_ratio, 0.0, 1.0),
         }
     }
 
+    fn examples() -> Vec<Self> {
+        vec![Self::WarmupStableDecay { warmup: 0, decay: 100, min_ratio: min_ratio() }]
+    }
+}
+
+impl ScheduleConfig {
     /// Steps of warm-up.
     pub fn warmup(self) -> usize {
         match self {
@@ -106,28 +110,13 @@ impl ScheduleConfig {
         }
     }
 
-    /// What is wrong with the settings for a run of `steps`: the key and the problem.
-    pub(crate) fn check(self, steps: usize) -> Result<(), (&'static str, String)> {
-        if self.warmup() > steps {
-            let problem = format!(
-                "{} is longer than the run of train.steps = {steps}; shorten it or train longer",
-                self.warmup()
-            );
-            return Err(("warmup", problem));
-        }
-        match self {
-            Self::Constant { .. } => Ok(()),
-            Self::WarmupStableDecay { warmup, decay, .. } if warmup + decay > steps => Err((
-                "decay",
-                format!("{decay} and warmup = {warmup} are longer than the run of train.steps = {steps}"),
-            )),
-            Self::Cosine { min_ratio, .. }
-            | Self::Linear { min_ratio, .. }
-            | Self::WarmupStableDecay { min_ratio, .. } => match (0.0..=1.0).contains(&min_ratio) {
-                true => Ok(()),
-                false => Err(("min_ratio", format!("{min_ratio} must be from 0 to 1"))),
-            },
-        }
+    /// Refuses what does not fit a run of `steps`.
+    pub(crate) fn check_length(self, steps: usize) -> Result<(), Fault> {
+        let (warmup, decay) = (self.warmup(), self.decay());
+        let problem = format!("is longer than the run of train.steps = {steps}; shorten it or train longer");
+        require(warmup <= steps, "warmup", warmup, problem)?;
+        let problem = format!("and warmup = {warmup} are longer than the run of train.steps = {steps}");
+        require(warmup + decay <= steps, "decay", decay, problem)
     }
 
     /// The factor at step `t` of `steps`, both counted from 0.

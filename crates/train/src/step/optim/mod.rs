@@ -14,7 +14,8 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use unitgain_model::{ParamEntry, ParamTable, Role, Update, shorthand};
+use unitgain_model::{About, Fault, ParamEntry, ParamTable, Role, Update, Variant};
+use unitgain_variant::{proper_fraction, require, shorthand};
 
 pub use adam::Adam;
 pub use decay::WeightDecay;
@@ -94,20 +95,9 @@ impl Default for OptimizerConfig {
     }
 }
 
-impl OptimizerConfig {
-    /// One value of each kind, with its defaults.
-    pub fn all() -> Vec<Self> {
-        vec![
-            Self::default(),
-            Self::Adam { lr: adam::lr(), betas: adam::betas(), eps: adam::eps(), weight_decay: 0.0 },
-            Self::Sgd { lr: sgd::lr(), momentum: sgd::momentum(), nesterov: false, weight_decay: 0.0 },
-            Self::Lion { lr: lion::lr(), betas: lion::betas(), weight_decay: WeightDecay::default() },
-        ]
-    }
-
-    /// Name, formula and source.
-    pub fn about(self) -> (&'static str, &'static str, &'static str) {
-        match self {
+impl Variant for OptimizerConfig {
+    fn about(&self) -> About {
+        About::of(match self {
             Self::Adamw { .. } => {
                 ("adamw", "w -= lr (decay w + m^ / (sqrt(v^) + eps))", "arXiv:1711.05101 algorithm 2")
             }
@@ -116,9 +106,34 @@ impl OptimizerConfig {
             Self::Lion { .. } => {
                 ("lion", "w -= lr (decay w + sign(b1 m + (1 - b1) g))", "arXiv:2302.06675 algorithm 2")
             }
-        }
+        })
     }
 
+    fn check(&self) -> Result<(), Fault> {
+        let is_held = |x: f64| (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&x);
+        let positive = |key: &str, x: f64| require(is_held(x), key, x, "must be a positive number that f32 can hold");
+        let averages = |betas: &[f64; 2]| betas.iter().try_for_each(|&beta| proper_fraction("betas", beta));
+        positive("lr", self.lr())?;
+        let decay = self.weight_decay();
+        let problem = "must be 0 or a positive number that f32 can hold";
+        require((0.0..=f64::from(f32::MAX)).contains(&decay.value()), "weight_decay", decay.value(), problem)?;
+        let is_part = matches!(decay, WeightDecay::Coupled { .. }) || decay.value() < 1.0;
+        let problem = "must be below 1: it is the part of a weight that a step takes away";
+        require(is_part, "weight_decay.value", decay.value(), problem)?;
+        match self {
+            Self::Adamw { betas, eps, .. } | Self::Adam { betas, eps, .. } => {
+                averages(betas).and(positive("eps", *eps))
+            }
+            Self::Sgd { momentum, nesterov, .. } => {
+                proper_fraction("momentum", *momentum)?;
+                require(!nesterov || *momentum > 0.0, "nesterov", true, "needs a momentum above 0")
+            }
+            Self::Lion { betas, .. } => averages(betas),
+        }
+    }
+}
+
+impl OptimizerConfig {
     /// The learning rate that schedule and factors multiply.
     pub fn lr(self) -> f64 {
         match self {
@@ -184,43 +199,6 @@ impl OptimizerConfig {
             Self::Adam { betas, .. } => Arc::new(Adam { betas, is_decoupled: false }),
             Self::Sgd { momentum, nesterov, .. } => Arc::new(Sgd { momentum, nesterov }),
             Self::Lion { betas, .. } => Arc::new(Lion { betas }),
-        }
-    }
-
-    /// What is wrong with the settings: the key and the problem.
-    pub(crate) fn check(self) -> Result<(), (&'static str, String)> {
-        let positive = |key, x: f64| match (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&x) {
-            true => Ok(()),
-            false => Err((key, format!("{x} must be a positive number that f32 can hold"))),
-        };
-        let fraction = |key, x: f64| match (0.0..1.0).contains(&x) {
-            true => Ok(()),
-            false => Err((key, format!("{x} must be from 0 up to, but without, 1"))),
-        };
-        positive("lr", self.lr())?;
-        let decay = self.weight_decay();
-        if !(0.0..=f64::from(f32::MAX)).contains(&decay.value()) {
-            let problem = format!("{} must be 0 or a positive number that f32 can hold", decay.value());
-            return Err(("weight_decay", problem));
-        }
-        if matches!(decay, WeightDecay::Independent { value } if value >= 1.0) {
-            let problem =
-                format!("{} must be below 1: it is the part of a weight that a step takes away", decay.value());
-            return Err(("weight_decay.value", problem));
-        }
-        match self {
-            Self::Adamw { betas, eps, .. } | Self::Adam { betas, eps, .. } => {
-                betas.iter().try_for_each(|&beta| fraction("betas", beta))?;
-                positive("eps", eps)
-            }
-            Self::Sgd { momentum, nesterov, .. } => {
-                fraction("momentum", momentum)?;
-                match nesterov && momentum == 0.0 {
-                    true => Err(("nesterov", "true needs a momentum above 0".into())),
-                    false => Ok(()),
-                }
-            }
-            Self::Lion { betas, .. } => betas.iter().try_for_each(|&beta| fraction("betas", beta)),
         }
     }
 }
