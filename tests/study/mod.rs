@@ -1,4 +1,5 @@
 //! What is measured of models.
 
+pub(crate) mod comparisons;
 pub(crate) mod sanity;
 pub(crate) mod signal;

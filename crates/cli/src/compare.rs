@@ -8,12 +8,12 @@ use unitgain_study::compare::{Compared, Comparison, Report};
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  unitgain compare configs/pre_norm.toml configs/post_norm.toml --set train.steps=300\n  \
-    unitgain compare configs/compare/*_24.toml --out runs/24 --plot 24.svg\n  \
-    unitgain compare configs/compare/*_24.toml --out runs/24 --reach 1.5 --json\n\n\
+    unitgain compare configs/compare/24_blocks.toml --out runs/24 --plot 24.svg\n  \
+    unitgain compare configs/compare/24_blocks.toml --out runs/24 --reach 1.5 --json\n\n\
     A comparison that was broken off goes on where it was when the command is given again."
 )]
 pub(crate) struct Args {
-    /// TOML files of runs
+    /// TOML files of runs, or of comparisons: a run and its variants
     #[arg(required = true)]
     configs: Vec<PathBuf>,
     /// Number of seeds, from that of the first file on

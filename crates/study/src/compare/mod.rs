@@ -2,13 +2,14 @@
 //! description.
 
 mod differences;
+mod file;
 mod report;
 
 pub use differences::Difference;
 pub use report::{Compared, OfSeed, Report};
 
 use crate::plot;
-use crate::sweep::{Folder, Job, Mark, OnEvent, Options, Resolver, file_safe};
+use crate::sweep::{Folder, Job, Mark, OnEvent, Options, Resolver};
 use report::Run;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -30,8 +31,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Reads configurations and checks all that can be checked without a run. Every one has the same seeds: that of the
-    /// first file and those after it.
+    /// Reads configurations, of a run or of a comparison's variants each, and checks all that can be checked without a run.
+    /// Every one has the same seeds: that of the first and those after it.
     ///
     /// # Errors
     /// As [`RunConfig::load`] and [`RunConfig::prepare`], and [`Error::Config`] with the keys of what is not the same
@@ -41,8 +42,12 @@ impl Comparison {
         let (mut jobs, mut names): (Vec<Job>, Vec<String>) = (Vec::new(), Vec::new());
         let mut all_seeds = Vec::new();
         let (mut written, mut all_resolved) = (Vec::new(), Vec::new());
+        let mut configurations = Vec::new();
         for path in paths {
-            let config = RunConfig::load(path, settings)?;
+            let of_file = file::configurations(path, settings)?;
+            configurations.extend(of_file.into_iter().map(|(name, config)| (path, name, config)));
+        }
+        for (path, name, config) in configurations {
             let in_file = |e: Error| Error::of_file(path, e);
             let resolved = resolver.job(String::new(), &config).map_err(in_file)?.config;
             let first = jobs.first().map_or(&resolved, |job| &job.config);
@@ -62,7 +67,7 @@ impl Comparison {
             if all_seeds.is_empty() {
                 all_seeds = (0..seeds).map(|i| resolved.seed.saturating_add(i)).collect();
             }
-            let name = different(&file_safe(&path.file_stem().unwrap_or_default().to_string_lossy()), &names);
+            let name = different(&name, &names);
             for seed in &all_seeds {
                 let config = RunConfig { seed: *seed, ..resolved.clone() };
                 jobs.push(resolver.job(format!("{name},seed={seed}"), &config).map_err(in_file)?);

@@ -103,7 +103,7 @@ impl SweepConfig {
             return Err(error("loss.records", "0 must be at least 1".into()));
         }
         let mut read = Vec::new();
-        for key in in_order(text) {
+        for key in keys_in_order(text, "axes") {
             let Some(value) = axes.get(&key) else { continue };
             let at = format!("axes.{key:?}");
             let values = match value {
@@ -148,11 +148,12 @@ impl SweepConfig {
     }
 }
 
-/// The keys of `[axes]` as they stand in the file: a TOML table has no order of its own.
-fn in_order(text: &str) -> Vec<String> {
-    let Ok(table) = toml::de::DeTable::parse(text) else { return Vec::new() };
-    let Some(axes) = table.get_ref().get("axes").and_then(|axes| axes.get_ref().as_table()) else { return Vec::new() };
-    let mut keys: Vec<(usize, String)> = axes.keys().map(|key| (key.span().start, key.get_ref().to_string())).collect();
+/// The keys of a table of a file as they stand there: a TOML table has no order of its own.
+pub(crate) fn keys_in_order(text: &str, table: &str) -> Vec<String> {
+    let Ok(root) = toml::de::DeTable::parse(text) else { return Vec::new() };
+    let Some(table) = root.get_ref().get(table).and_then(|table| table.get_ref().as_table()) else { return Vec::new() };
+    let mut keys: Vec<(usize, String)> =
+        table.keys().map(|key| (key.span().start, key.get_ref().to_string())).collect();
     keys.sort();
     keys.into_iter().map(|(_, key)| key).collect()
 }

@@ -8,6 +8,7 @@ mod pool;
 mod report;
 
 pub use analysis::{Analysis, AtSize, Cell, Edge, Layout, Optimum, Point, Verdict, Why, analyse, optimum};
+pub(crate) use config::keys_in_order;
 pub use config::{Axis, LR, Loss, SEED, SweepConfig};
 pub use plan::{Job, Planned, plan, shortest};
 pub(crate) use plan::{Resolver, file_safe};
