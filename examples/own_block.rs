@@ -1,5 +1,5 @@
-//! A block of one's own: a token reads the mean of the tokens up to it, in the place of attention. Its weights have roles, so
-//! that muP knows how they grow; the coordinate check says whether it holds. `cargo run --release --example own_block`
+//! A block of one's own, whose weights have roles, so that muP knows how they grow: a token reads the mean of the tokens up to
+//! it, in the place of attention. `cargo run --release --example own_block`
 #![allow(clippy::print_stdout, dead_code)]
 
 use burn::module::{Module, Param};
@@ -41,14 +41,13 @@ fn trainer(d: usize, seed: u64) -> Result<(Trainer<Means>, Task), Error> {
     let (parametrization, device) = (Parametrization::mup(32), Device::flex().autodiff());
     let plan = ModelConfig { d_model: d, n_layers: 2, parametrization, ..ModelConfig::default() }.plan(16)?;
     let mut weights = Builder::new(&plan, Source::Draw { seed }, &device);
-    let start = Start::default();
     let block = |weights: &mut Builder<'_>| {
-        let read = weights.linear("read", Role::MlpIn, [d, 2 * d], start);
-        Block { read, write: weights.linear("write", Role::MlpOut, [2 * d, d], start) }
+        let read = weights.linear("read", Role::MlpIn, [d, 2 * d], Start::default());
+        Block { read, write: weights.linear("write", Role::MlpOut, [2 * d, d], Start::default()) }
     };
     let embedding = weights.matrix("embedding", Role::Embedding, [16, d]);
     let blocks = (0..2).map(|i| weights.within_block(i, block)).collect();
-    let model = Means { embedding, blocks, head: weights.linear("head", Role::Head, [d, 16], start) };
+    let model = Means { embedding, blocks, head: weights.linear("head", Role::Head, [d, 16], Start::default()) };
     let (adam, clip) = (OptimizerConfig::default().without_decay(), ClipConfig::default());
     let trainer = Trainer::of_model(weights.finish(model)?, adam, clip, seed, &Device::flex());
     Ok((trainer, DataConfig::Markov { vocab_size: 16, order: 1, branching: 2, seed: 0 }.load(32)?))
@@ -66,12 +65,13 @@ pub(crate) fn run() -> Result<(Vec<f32>, Report), Error> {
         (model, row) = model.step(&[task.batch(1, step, 0..16)], 1e-2, false);
         rows.push(row);
     }
+    let losses = read_rows(&rows).iter().map(|row| row.loss).collect();
     let options = Options { axis: Axis::Width, sizes: vec![32, 64, 128], steps: 4, seeds: 2, tolerance: 0.25 };
-    let report = coord_check::of_models(&options, |width, seed| {
+    let build = |width, seed| {
         let (trainer, task) = trainer(width, seed)?;
         Ok(Subject { trainer, batch: task.batch(seed, 0, 0..8), blocks: 2, lr: 1e-2, precision: Precision::F32 })
-    })?;
-    Ok((read_rows(&rows).iter().map(|row| row.loss).collect(), report))
+    };
+    Ok((losses, coord_check::of_models(&options, build, &mut || ())?))
 }
 
 fn main() -> Result<(), Error> {

@@ -40,3 +40,10 @@ fn two_steps_of_every_placement_are_those_of_the_cpu() {
         }
     }
 }
+
+#[test]
+fn the_version_of_burn_is_the_one_that_is_built() {
+    let lock = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.lock")).unwrap();
+    let burn = lock.split("[[package]]").find(|package| package.contains("name = \"burn\"\n")).expect("burn is locked");
+    assert!(burn.contains(&format!("version = \"{}\"\n", unitgain_train::BURN_VERSION)), "{burn}");
+}

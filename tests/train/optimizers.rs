@@ -6,7 +6,9 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_model::weights::of as weights;
-use unitgain_model::{ModelConfig, NormConfig, Placement, Role, ScaleConfig, Spec, Transformer, Update, Variant, cross_entropy};
+use unitgain_model::{
+    ModelConfig, NormConfig, Placement, Role, ScaleConfig, Spec, Transformer, Update, Variant, cross_entropy,
+};
 use unitgain_train::step::optim::{Moved, Rates, Weight};
 use unitgain_train::{ClipConfig, Gradients, Optimizer, OptimizerConfig, Trainer, read_rows, step::clip};
 

@@ -144,7 +144,7 @@ mod tests {
     /// A command that wrote to standard output itself would write what it read as it is.
     #[test]
     fn commands_write_through_here() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli");
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut seen = 0;
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

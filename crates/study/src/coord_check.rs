@@ -204,13 +204,12 @@ pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + 
         resized(config, options.axis, *size)?.plan()?;
     }
     device::compute(config, || {
-        of_models(options, |size, seed| {
+        let build = |size, seed| {
             let mut config = resized(config, options.axis, size)?;
             config.seed += seed;
-            let subject = subject(&config, options);
-            progress();
-            subject
-        })
+            subject(&config, options)
+        };
+        of_models(options, build, progress)
     })
 }
 
@@ -263,13 +262,14 @@ impl Movement {
 type Movements = BTreeMap<Name, Movement>;
 
 /// The check of any models: `build` makes the one of a size and a seed (from 0), whose activations are those that it shows to
-/// a [`Probe`].
+/// a [`Probe`]; `progress` is told when one is done.
 ///
 /// # Errors
 /// Those of `build`, and [`Error::Config`] for fewer than two different sizes, no step or no seed.
 pub fn of_models<M: LanguageModel>(
     options: &Options,
     mut build: impl FnMut(usize, u64) -> Result<Subject<M>, Error>,
+    progress: &mut dyn FnMut(),
 ) -> Result<Report, Error> {
     options.check()?;
     // By seed and size.
@@ -281,6 +281,7 @@ pub fn of_models<M: LanguageModel>(
             let (movements, different) = movements(build(*size, seed)?, options);
             of_seed.push(movements);
             targets = targets.min(different);
+            progress();
         }
         all.push(of_seed);
     }

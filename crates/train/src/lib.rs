@@ -34,5 +34,5 @@ pub use step::{HostRow, Measurement, Row, Trainer, loss, read_rows};
 
 /// Version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Version of burn that it is built on.
+/// Version of burn that it is built on, which a test compares with that of Cargo.
 pub const BURN_VERSION: &str = "0.22.1";

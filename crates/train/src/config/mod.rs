@@ -216,6 +216,11 @@ impl Default for Versions {
     }
 }
 
+/// Whether rows of a batch are normalized together.
+pub(crate) fn has_batch_norm(plan: &Plan) -> bool {
+    plan.norms().any(|norm| matches!(norm, NormConfig::BatchNorm { .. }))
+}
+
 impl RunConfig {
     /// Reads a file and applies `key.path=value` settings to it: kinds first, then what is inside them;
     /// of two settings of one key the last counts. A path in the file is relative to the file, one of a setting to the
@@ -250,9 +255,10 @@ impl RunConfig {
             }
             Some(_) | None => config.model.vocab_size = Some(vocab_size),
         }
-        config.model = config.model.written_out(&config.plan()?);
-        config.check_batch()?;
-        config.check_memory()?;
+        let plan = config.plan()?;
+        config.model = config.model.written_out(&plan);
+        config.check_batch(&plan)?;
+        config.check_memory(&plan)?;
         if let DataConfig::Text { path, .. } = &mut config.data {
             *path = path::absolute(path);
         }
@@ -365,21 +371,23 @@ impl RunConfig {
             require(n > 0, key, n, "must be at least 1")?;
         }
         self.check_eval()?;
-        let below = |section: &'static str| move |fault: Fault| fault.below(section);
         // What is wrong with a model is told when it is planned for the data.
-        if let (Some(calibrate), Ok(plan)) = (self.init.calibrate, self.plan()) {
-            let checked = calibrate.check().and_then(|()| calibrate.check_model(&plan, batch_size * context));
+        let plan = self.plan().ok();
+        let below = |section: &'static str| move |fault: Fault| fault.below(section);
+        if let (Some(calibrate), Some(plan)) = (self.init.calibrate, &plan) {
+            let checked = calibrate.check().and_then(|()| calibrate.check_model(plan, batch_size * context));
             checked.map_err(below("init.calibrate"))?;
         }
         clip.check().map_err(below("train.clip"))?;
         on_divergence.check().map_err(below("train.on_divergence"))?;
-        let can_undo = !matches!(on_divergence, OnDivergence::Skip { .. }) || !self.has_batch_norm();
+        let can_undo =
+            !matches!(on_divergence, OnDivergence::Skip { .. }) || !plan.as_ref().is_some_and(has_batch_norm);
         let problem = "cannot undo what a step has done to the running averages of batch_norm; take \"rewind\"";
         require(can_undo, "train.on_divergence", "\"skip\"", problem)?;
         self.optimizer.check().map_err(below("optimizer"))?;
         self.check_unit_decay()?;
         self.schedule.check_length(steps).and(self.schedule.check()).map_err(below("schedule"))?;
-        self.check_memory()
+        plan.map_or(Ok(()), |plan| self.check_memory(&plan))
     }
 
     /// Whether there is a held-out set of the size that is asked for.
@@ -401,11 +409,6 @@ impl RunConfig {
         }
     }
 
-    /// Whether rows of a batch are normalized together.
-    pub(crate) fn has_batch_norm(&self) -> bool {
-        self.plan().is_ok_and(|plan| plan.norms().any(|norm| matches!(norm, NormConfig::BatchNorm { .. })))
-    }
-
     /// u-muP's learning rates are of size 1, and a decay that is multiplied by them would be as large.
     fn check_unit_decay(&self) -> Result<(), Fault> {
         let is_unit = self.model.parametrization.is_unit_scaled();
@@ -420,19 +423,15 @@ impl RunConfig {
     }
 
     /// What BatchNorm asks of the batch.
-    fn check_batch(&self) -> Result<(), Fault> {
+    fn check_batch(&self, plan: &Plan) -> Result<(), Fault> {
         let problem = "makes a batch of a single token, whose variance is 0, and a norm is batch_norm; take more";
-        let is_enough = !self.has_batch_norm() || self.train.batch_size * self.model.context > 1;
+        let is_enough = !has_batch_norm(plan) || self.train.batch_size * self.model.context > 1;
         require(is_enough, "train.batch_size", self.train.batch_size, problem)
     }
 
     /// Refuses a run that takes more memory than there is.
-    fn check_memory(&self) -> Result<(), Error> {
-        match self.plan() {
-            Ok(plan) if device::is_host(&self.backend) => memory::Need::of(self, &plan).check(self),
-            // What is wrong with a model is told when it is planned for the data.
-            Ok(_) | Err(_) => Ok(()),
-        }
+    fn check_memory(&self, plan: &Plan) -> Result<(), Error> {
+        if device::is_host(&self.backend) { memory::Need::of(self, plan).check(self) } else { Ok(()) }
     }
 
     /// Keys whose values differ, but for those that do not change a step: what a resumed run must not

@@ -5,9 +5,10 @@ pub mod memory;
 use crate::config::MOST_THREADS;
 use crate::{Error, RunConfig, folder::metrics};
 use burn::tensor::{DType, Device, Tensor};
+use std::cell::Cell;
 use std::error::Error as _;
 use std::panic::AssertUnwindSafe;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use unitgain_kernels::composed;
 
 /// Backends, whether each is compiled in, and whether it takes an index.
@@ -113,12 +114,26 @@ pub fn found(backend: &str) -> Result<Vec<Found>, String> {
     }
 }
 
-/// Calls `f` and turns a panic into its message, in one line: burn has no other way to say that a device failed.
+thread_local! {
+    /// Whether panics of this thread are caught and become an error.
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `f` and turns a panic into its message, in one line: burn has no other way to say that a device failed. The panic
+/// itself is not shown; those of other threads are.
 pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| ()));
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let shown = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !IS_GUARDED.get() {
+                shown(panic)
+            }
+        }));
+    });
+    let before = IS_GUARDED.replace(true);
     let result = std::panic::catch_unwind(AssertUnwindSafe(f));
-    std::panic::set_hook(hook);
+    IS_GUARDED.set(before);
     result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 pub mod divergence;
 
-use crate::config::{Origin, changed_keys};
+use crate::config::{Origin, changed_keys, has_batch_norm};
 use crate::device::Found;
 use crate::folder::checkpoint::{self, Checkpoint, Position};
 use crate::folder::files::{self, write_atomically};
@@ -138,6 +138,83 @@ impl From<Error> for Problem {
     }
 }
 
+/// What a run goes on from.
+struct Begun {
+    trainer: Trainer,
+    position: Position,
+    /// What a calibration measured.
+    measured: Vec<Measured>,
+    /// Records of the steps before.
+    kept: Kept,
+}
+
+impl Begun {
+    /// A run that goes on from its checkpoint.
+    fn resumed(
+        checkpoint: Checkpoint,
+        config: &RunConfig,
+        task: &Task,
+        device: &Device,
+        folder: &Path,
+    ) -> Result<Self, Error> {
+        on_disk::check_same_run(&checkpoint, config, &Position::start(task), folder)?;
+        let (there, here) = (checkpoint.config.threads, config.threads);
+        if there != 0 && there != here {
+            tracing::warn!(
+                "the run was made with threads = {there}, now {here}: the last digits may differ from those of an \
+                 unbroken run"
+            );
+        }
+        let changed = checkpoint.config.differences_of_outputs(config);
+        if !changed.is_empty() {
+            tracing::warn!("goes on with other settings than those of its checkpoint: {}", changed.join(", "));
+        }
+        let trainer = checkpoint.trainer(config, device)?;
+        let position = checkpoint.position;
+        tracing::debug!("the run in {} goes on from step {}", folder.display(), position.step);
+        on_disk::remove_unfinished(folder)?;
+        let kept = on_disk::keep_records(folder, &position)?;
+        let last = kept.records.last().map(|record| record.step);
+        if position.step == config.train.steps && last != Some(position.step) {
+            return Err(Error::Folder {
+                path: folder.to_path_buf(),
+                problem: format!(
+                    "was stopped after step {} and has no record of it, so that it cannot end there; give it more --steps",
+                    position.step
+                ),
+            });
+        }
+        checkpoint::prune(&folder.join(on_disk::CHECKPOINTS), config)?;
+        Ok(Self { trainer, position, measured: Vec::new(), kept })
+    }
+
+    /// A run that has made no step.
+    fn anew(
+        config: &RunConfig,
+        task: &Task,
+        device: &Device,
+        folder: &Path,
+        start: Start,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<Self, Error> {
+        if start == Start::Resume && folder.join("config.toml").exists() {
+            on_disk::check_same_settings(&RunConfig::of_run(folder, &[])?, config, folder)?;
+        }
+        let mut progress = |step, of| {
+            // It has nothing yet that would have to be kept.
+            let _ = on_event(Event::Calibrating(step, of));
+        };
+        let drawn = Trainer::of(config, device)?;
+        let (trainer, measured) = calibrate(drawn, config, task, &mut progress)?;
+        if !measured.is_empty() {
+            let _ = on_event(Event::Calibrated(&measured));
+        }
+        on_disk::clear(folder)?;
+        tracing::debug!("a new run in {}", folder.display());
+        Ok(Self { trainer, position: Position::start(task), measured, kept: Kept::default() })
+    }
+}
+
 impl Run {
     fn open(config: &RunConfig, folder: &Path, start: Start, on_event: &mut OnEvent<'_>) -> Result<Self, Error> {
         let mut config = config.clone();
@@ -157,56 +234,11 @@ impl Run {
         if on_event(Event::Claimed).is_break() {
             return Err(Error::Stopped);
         }
-        let checkpoint = if start == Start::Resume { Checkpoint::of_run(folder)? } else { None };
-        let trainer;
-        let mut position = Position::start(&task);
-        let mut measured = Vec::new();
-        let mut kept = Kept::default();
-        if let Some(checkpoint) = checkpoint {
-            on_disk::check_same_run(&checkpoint, &config, &position, folder)?;
-            let (there, here) = (checkpoint.config.threads, config.threads);
-            if there != 0 && there != here {
-                tracing::warn!(
-                    "the run was made with threads = {there}, now {here}: the last digits may differ from those of an \
-                     unbroken run"
-                );
-            }
-            let changed = checkpoint.config.differences_of_outputs(&config);
-            if !changed.is_empty() {
-                tracing::warn!("goes on with other settings than those of its checkpoint: {}", changed.join(", "));
-            }
-            trainer = checkpoint.trainer(&config, &device)?;
-            position = checkpoint.position;
-            tracing::debug!("the run in {} goes on from step {}", folder.display(), position.step);
-            on_disk::remove_unfinished(folder)?;
-            kept = on_disk::keep_records(folder, &position)?;
-            let last = kept.records.last().map(|record| record.step);
-            if position.step == config.train.steps && last != Some(position.step) {
-                return Err(Error::Folder {
-                    path: folder.to_path_buf(),
-                    problem: format!(
-                        "was stopped after step {} and has no record of it, so that it cannot end there; give it more --steps",
-                        position.step
-                    ),
-                });
-            }
-            checkpoint::prune(&folder.join(on_disk::CHECKPOINTS), &config)?;
-        } else {
-            if start == Start::Resume && folder.join("config.toml").exists() {
-                on_disk::check_same_settings(&RunConfig::of_run(folder, &[])?, &config, folder)?;
-            }
-            let mut progress = |step, of| {
-                // It has nothing yet that would have to be kept.
-                let _ = on_event(Event::Calibrating(step, of));
-            };
-            let drawn = Trainer::of(&config, &device)?;
-            (trainer, measured) = calibrate(drawn, &config, &task, &mut progress)?;
-            if !measured.is_empty() {
-                let _ = on_event(Event::Calibrated(&measured));
-            }
-            on_disk::clear(folder)?;
-            tracing::debug!("a new run in {}", folder.display());
-        }
+        let begun = match if start == Start::Resume { Checkpoint::of_run(folder)? } else { None } {
+            Some(checkpoint) => Begun::resumed(checkpoint, &config, &task, &device, folder)?,
+            None => Begun::anew(&config, &task, &device, folder, start, on_event)?,
+        };
+        let Begun { trainer, position, measured, kept } = begun;
         let process = Process::this(config.threads, position.step);
         let origin = Origin {
             command: process.command.clone(),
@@ -639,14 +671,14 @@ impl Drop for Claim {
 
 /// What of a configuration is allowed and most likely not meant.
 fn warn(config: &RunConfig) -> Result<(), Error> {
-    if config.has_batch_norm() && config.train.accumulate > 1 {
+    let plan = config.plan()?;
+    if has_batch_norm(&plan) && config.train.accumulate > 1 {
         tracing::warn!(
             "batch_norm normalizes each of the train.accumulate = {} micro-batches by its own statistics, so that a step \
              is not that of the larger batch",
             config.train.accumulate
         );
     }
-    let plan = config.plan()?;
     for rule in plan.warnings() {
         tracing::warn!("{}: {}. {}", rule.pair, rule.reason, rule.fix);
     }
