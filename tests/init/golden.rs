@@ -118,13 +118,13 @@ fn scalars(case: &Case, expected: Json<'_>) {
     for (got, want) in nfnet_betas(number(betas, "alpha"), &[wants.len()]).into_iter().zip(wants) {
         close("nfnet's beta", got, want);
     }
-    let relu = Function::Relu.moments();
+    let relu = Function::Relu {}.moments();
     close("E relu^2", relu.second, number(expected.at("relu_moments"), "E_y2"));
     close("E relu", relu.mean, number(expected.at("relu_moments"), "E_y"));
     close("Var relu", relu.variance() * 2.0, number(expected.at("relu_moments"), "Var_y_after_kaiming"));
     let mimetic = expected.at("mimetic");
     let (noise, diagonal) = (number(mimetic, "alpha1"), number(mimetic, "beta1"));
-    let scheme = Scheme::all().into_iter().find(|s| s.about().name == "mimetic").unwrap();
+    let scheme = Scheme::named("mimetic").unwrap();
     let query = Draw::Mimetic { noise, diagonal, factor: 0, gain: 1.0 };
     assert_eq!(scheme.draw(&self::spec(Role::Query, 8.0, 8.0)), query);
     let (noise, diagonal) = (number(mimetic, "alpha2"), -number(mimetic, "beta2"));
@@ -408,24 +408,24 @@ fn function(name: &str) -> Option<Function> {
         return Some(Function::Elu { alpha: alpha.parse().ok()? });
     }
     Some(match name {
-        "identity" | "linear" => Function::Linear,
-        "relu" => Function::Relu,
+        "identity" | "linear" => Function::Linear {},
+        "relu" => Function::Relu {},
         "leaky_relu" => Function::LeakyRelu { slope: 0.01 },
-        "tanh" => Function::Tanh,
-        "sigmoid" => Function::Sigmoid,
-        "gelu_erf" | "gelu" => Function::Gelu,
-        "gelu_tanh" => Function::GeluTanh,
-        "silu" => Function::Silu,
+        "tanh" => Function::Tanh {},
+        "sigmoid" => Function::Sigmoid {},
+        "gelu_erf" | "gelu" => Function::Gelu {},
+        "gelu_tanh" => Function::GeluTanh {},
+        "silu" => Function::Silu {},
         "elu" => Function::Elu { alpha: 1.0 },
-        "relu6" => Function::Relu6,
-        "hardswish" => Function::Hardswish,
-        "softsign" => Function::Softsign,
-        "quick_gelu" => Function::QuickGelu,
-        "selu" => Function::Selu,
-        "mish" => Function::Mish,
-        "softplus" => Function::Softplus,
-        "relu_squared" => Function::ReluSquared,
-        "sin" => Function::Sin,
+        "relu6" => Function::Relu6 {},
+        "hardswish" => Function::Hardswish {},
+        "softsign" => Function::Softsign {},
+        "quick_gelu" => Function::QuickGelu {},
+        "selu" => Function::Selu {},
+        "mish" => Function::Mish {},
+        "softplus" => Function::Softplus {},
+        "relu_squared" => Function::ReluSquared {},
+        "sin" => Function::Sin {},
         _ => return None,
     })
 }
@@ -525,7 +525,7 @@ fn torch_gains(case: &Case, expected: Json<'_>) {
     for (name, want) in expected.at("gains").table() {
         let got = match name.strip_prefix("leaky_relu:") {
             Some(slope) => leaky_gain(slope.parse().unwrap()),
-            None if name.starts_with("conv") => Function::Linear.torch_gain().unwrap(),
+            None if name.starts_with("conv") => Function::Linear {}.torch_gain().unwrap(),
             None => function(name).and_then(Function::torch_gain).unwrap_or_else(|| panic!("no gain of {name}")),
         };
         close(case, name, got, want.f64(), 1e-9);
@@ -593,7 +593,7 @@ fn kaiming_keeps_and_xavier_halves_the_second_moment() {
 /// one layer.
 #[test]
 fn gains_of_gelu_and_silu_hold_the_second_moment() {
-    for (function, with_root_two) in [(Function::Gelu, 0.850), (Function::Silu, 0.712)] {
+    for (function, with_root_two) in [(Function::Gelu {}, 0.850), (Function::Silu {}, 0.712)] {
         let gain = Gain::SecondMoment { activation: function }.value().unwrap();
         let next = |q: f64, gain: f64| gain * gain * moments(|z| function.at(q.sqrt() * z)).second;
         assert!((next(1.0, gain) - 1.0).abs() < 1e-12);

@@ -31,7 +31,7 @@ fn combinations_are_refused_or_warned_of() {
     let unit = Parametrization::u_mup();
     let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
     let dyt = NormConfig::Dyt { alpha: None, bias: true };
-    let init = |name: &str| Scheme::all().into_iter().find(|scheme| scheme.about().name == name);
+    let init = |name: &str| Scheme::named(name);
     let refused = [
         ModelConfig { init: Some(Scheme::gpt2()), ..deep() },
         ModelConfig { scale: ScaleConfig::Depth {}, ..deep() },

@@ -163,7 +163,7 @@ fn a_stable_rank_is_that_of_the_matrix() {
         let signal = measure(config, true).unwrap();
         signal.matrices.into_iter().map(|matrix| (matrix.path, matrix.stable_rank)).collect()
     };
-    config.model.init = Scheme::all().into_iter().find(|scheme| scheme.about().name == "orthogonal");
+    config.model.init = Scheme::named("orthogonal");
     let of = |ranks: &[(String, f64)], part: &str| ranks.iter().find(|(path, _)| path.contains(part)).unwrap().1;
     let orthogonal = ranks(&config);
     assert!((of(&orthogonal, "query") - 48.0).abs() < 1e-3 && (of(&orthogonal, "mlp.up") - 48.0).abs() < 1e-3);

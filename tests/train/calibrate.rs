@@ -49,18 +49,6 @@ fn calibrated(config: &RunConfig) -> (Weights, Weights, Vec<Measured>, RunConfig
     (before, read(&trainer), measured, config, task)
 }
 
-fn kind(name: &str) -> Option<Calibrate> {
-    Calibrate::all().into_iter().find(|c| c.about().name == name)
-}
-
-#[test]
-fn every_calibration_is_listed_under_its_own_name() {
-    for calibrate in Calibrate::all() {
-        let json = format!("{{\"kind\":\"{}\"}}", calibrate.about().name);
-        assert_eq!(serde_json::from_str::<Calibrate>(&json).unwrap(), calibrate);
-    }
-}
-
 #[test]
 fn lsuv_brings_every_layer_to_variance_one_by_a_factor() {
     let models = [
@@ -70,7 +58,7 @@ fn lsuv_brings_every_layer_to_variance_one_by_a_factor() {
         ModelConfig { placement: Placement::PreNorm {}, norm: NormConfig::layer_norm(), ..norm_free() },
     ];
     for model in models {
-        let (before, after, measured, ..) = calibrated(&run(model.clone(), kind("lsuv")));
+        let (before, after, measured, ..) = calibrated(&run(model.clone(), Calibrate::named("lsuv")));
         // Query, key, value, out, up, down (and gate) of three blocks, and the head.
         let layers = if model.activation.is_gated() { 7 } else { 6 };
         assert_eq!(measured.len(), 3 * layers + 1);
@@ -92,7 +80,8 @@ fn lsuv_brings_every_layer_to_variance_one_by_a_factor() {
 
 #[test]
 fn lsuv_leaves_a_layer_that_writes_nothing() {
-    let (_, after, measured, ..) = calibrated(&run(ModelConfig { zero_writers: true, ..norm_free() }, kind("lsuv")));
+    let (_, after, measured, ..) =
+        calibrated(&run(ModelConfig { zero_writers: true, ..norm_free() }, Calibrate::named("lsuv")));
     assert!(after["blocks.0.mlp.down.weight"].iter().all(|w| *w == 0.0));
     let down = measured.iter().find(|m| m.what.contains("blocks.0.mlp.down")).unwrap();
     assert_eq!((down.before, down.after), (0.0, 0.0));
@@ -119,7 +108,7 @@ fn data_dependent_init_normalizes_each_layer_and_evens_out_pairs() {
 #[test]
 fn admin_sets_omega_to_the_root_of_what_was_written_before() {
     let model = ModelConfig { placement: Placement::Admin { omega: 1.0 }, ..tiny() };
-    let (before, after, measured, ..) = calibrated(&run(model, kind("admin")));
+    let (before, after, measured, ..) = calibrated(&run(model, Calibrate::named("admin")));
     assert_eq!(measured.len(), 6);
     let omegas: Vec<f64> = measured.iter().map(|m| m.after).collect();
     assert!(omegas.windows(2).all(|pair| pair[0] < pair[1]), "{omegas:?}");
@@ -148,7 +137,7 @@ fn meta_init_lowers_its_quotient_and_grad_init_its_loss() {
 #[test]
 fn a_calibrated_run_resumes_to_an_unbroken_one_and_says_what_it_measured() {
     let scratch = Scratch::new("calibrate");
-    let config = run(norm_free(), kind("lsuv"));
+    let config = run(norm_free(), Calibrate::named("lsuv"));
     let whole = scratch.0.join("whole");
     train(&config, &whole, Start::New, &mut |_| ControlFlow::Continue(())).unwrap();
     let measured: Vec<Measured> =
@@ -177,11 +166,11 @@ fn a_calibration_that_does_not_fit_is_refused() {
     assert!(problem(norm_free(), Calibrate::Admin {}).contains("placement = \"admin\""));
     assert!(problem(norm_free(), Calibrate::DataDependent { between: true }).contains("model.bias = true"));
     let normed = ModelConfig { weight_norm: unitgain_model::WeightNormConfig::weight_norm(), ..tiny() };
-    assert!(problem(normed, kind("lsuv").unwrap()).contains("weight_norm"));
+    assert!(problem(normed, Calibrate::named("lsuv").unwrap()).contains("weight_norm"));
     assert!(problem(tiny(), Calibrate::Lsuv { tolerance: 0.0, passes: 1 }).contains("init.calibrate.tolerance"));
     assert!(problem(tiny(), Calibrate::Lsuv { tolerance: 0.1, passes: 0 }).contains("init.calibrate.passes"));
     let scaled = ModelConfig { scale: ScaleConfig::ReZero { shared: false }, ..norm_free() };
-    let (_, _, measured, ..) = calibrated(&run(scaled, kind("lsuv")));
+    let (_, _, measured, ..) = calibrated(&run(scaled, Calibrate::named("lsuv")));
     assert_eq!(measured.len(), 19);
     assert!(measured.iter().all(|m| (m.after - 1.0).abs() < 0.1), "a branch that is multiplied by 0 is still measured");
 }
@@ -257,7 +246,7 @@ fn every_calibration_works_on_bf16_branches() {
 fn admin_profiles_with_omega_one() {
     let with = |omega| {
         let model = ModelConfig { placement: Placement::Admin { omega }, ..tiny() };
-        calibrated(&run(model, kind("admin"))).2.iter().map(|m| m.after).collect::<Vec<f64>>()
+        calibrated(&run(model, Calibrate::named("admin"))).2.iter().map(|m| m.after).collect::<Vec<f64>>()
     };
     assert_eq!(with(1.0), with(5.0));
 }

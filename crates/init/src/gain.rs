@@ -3,7 +3,7 @@
 //! Three conventions share the name and differ for most functions; [`Gain`] names the one that is meant.
 
 use serde::{Deserialize, Serialize};
-use unitgain_variant::{Fault, within};
+use unitgain_variant::{About, Fault, Variant, shorthand, within};
 
 /// A gain, by number or by convention.
 ///
@@ -23,11 +23,13 @@ pub enum Gain {
     /// 3/4 for selu.
     Torch {
         /// Required; one that PyTorch's table has.
+        #[serde(deserialize_with = "shorthand::kind_or_table")]
         activation: Function,
     },
     /// `1 / sqrt(E[f(z)^2])`, z standard normal, by quadrature: a second moment of 1 stays 1 from layer to layer.
     SecondMoment {
         /// Required.
+        #[serde(deserialize_with = "shorthand::kind_or_table")]
         activation: Function,
     },
     /// `1 / sqrt(E[f'(z)^2])`, z standard normal, by quadrature: what keeps the second moment of a gradient on its way back
@@ -35,12 +37,14 @@ pub enum Gain {
     /// the forward pass).
     Backward {
         /// Required.
+        #[serde(deserialize_with = "shorthand::kind_or_table")]
         activation: Function,
     },
     /// `1 / std(f(z))`, z standard normal, by quadrature: NFNet's (arXiv:2101.08692, section 3), for weights that
     /// sum to 0 per unit.
     Nfnet {
         /// Required.
+        #[serde(deserialize_with = "shorthand::kind_or_table")]
         activation: Function,
     },
 }
@@ -81,131 +85,130 @@ impl Gain {
 /// activation = "tanh"
 /// activation = { kind = "leaky_relu", slope = 0.2 }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(into = "Written")]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Function {
     /// `z`.
-    Linear,
+    Linear {},
     /// `1 / (1 + exp(-z))`.
-    Sigmoid,
+    Sigmoid {},
     /// `tanh(z)`.
-    Tanh,
+    Tanh {},
     /// `max(z, 0)`.
-    Relu,
+    Relu {},
     /// `min(max(z, 0), 6)`.
-    Relu6,
+    Relu6 {},
     /// `z` above 0, `slope z` below (PReLU's start is 0.25).
     LeakyRelu {
         /// Default 0.01.
+        #[serde(default = "default_slope")]
         slope: f64,
     },
     /// `z Phi(z)`.
-    Gelu,
+    Gelu {},
     /// The tanh approximation of `gelu`.
-    GeluTanh,
+    GeluTanh {},
     /// `z sigmoid(1.702 z)` (arXiv:1606.08415, section 2).
-    QuickGelu,
+    QuickGelu {},
     /// `z sigmoid(z)`.
-    Silu,
+    Silu {},
     /// `z min(max(z + 3, 0), 6) / 6` (arXiv:1905.02244, section 5.2).
-    Hardswish,
+    Hardswish {},
     /// `z` above 0, `alpha (exp(z) - 1)` below (arXiv:1511.07289, eq. 15).
     Elu {
         /// Default 1.
+        #[serde(default = "one")]
         alpha: f64,
     },
     /// `1.0507 z` above 0, `1.0507 1.6733 (exp(z) - 1)` below (arXiv:1706.02515). Its second moment is 1 by design:
     /// with `lecun` weights it keeps mean 0 and variance 1.
-    Selu,
+    Selu {},
     /// `z tanh(ln(1 + exp(z)))`.
-    Mish,
+    Mish {},
     /// `ln(1 + exp(z))`.
-    Softplus,
+    Softplus {},
     /// `z / (1 + |z|)`.
-    Softsign,
+    Softsign {},
     /// `max(z, 0)^2`.
-    ReluSquared,
+    ReluSquared {},
     /// `sin(z)`.
-    Sin,
+    Sin {},
     /// `tanh(alpha z)`: DyT before its learned gain and bias (arXiv:2503.10622, eq. 1).
     Dyt {
         /// Default 0.5, its authors' start.
+        #[serde(default = "half")]
         alpha: f64,
     },
 }
 
-impl Function {
-    /// Every function, with its defaults.
-    pub const ALL: [Self; 19] = [
-        Self::Linear,
-        Self::Sigmoid,
-        Self::Tanh,
-        Self::Relu,
-        Self::Relu6,
-        Self::LeakyRelu { slope: 0.01 },
-        Self::Gelu,
-        Self::GeluTanh,
-        Self::QuickGelu,
-        Self::Silu,
-        Self::Hardswish,
-        Self::Elu { alpha: 1.0 },
-        Self::Selu,
-        Self::Mish,
-        Self::Softplus,
-        Self::Softsign,
-        Self::ReluSquared,
-        Self::Sin,
-        Self::Dyt { alpha: 0.5 },
-    ];
+const fn default_slope() -> f64 {
+    0.01
+}
+const fn one() -> f64 {
+    1.0
+}
+const fn half() -> f64 {
+    0.5
+}
 
-    /// The name in a configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Linear => "linear",
-            Self::Sigmoid => "sigmoid",
-            Self::Tanh => "tanh",
-            Self::Relu => "relu",
-            Self::Relu6 => "relu6",
-            Self::LeakyRelu { .. } => "leaky_relu",
-            Self::Gelu => "gelu",
-            Self::GeluTanh => "gelu_tanh",
-            Self::QuickGelu => "quick_gelu",
-            Self::Silu => "silu",
-            Self::Hardswish => "hardswish",
-            Self::Elu { .. } => "elu",
-            Self::Selu => "selu",
-            Self::Mish => "mish",
-            Self::Softplus => "softplus",
-            Self::Softsign => "softsign",
-            Self::ReluSquared => "relu_squared",
-            Self::Sin => "sin",
-            Self::Dyt { .. } => "dyt",
-        }
+impl Variant for Function {
+    fn about(&self) -> About {
+        About::of(match self {
+            Self::Linear {} => ("linear", "z", "common practice"),
+            Self::Sigmoid {} => ("sigmoid", "1 / (1 + exp(-z))", "common practice"),
+            Self::Tanh {} => ("tanh", "tanh(z)", "common practice"),
+            Self::Relu {} => ("relu", "max(z, 0)", "common practice"),
+            Self::Relu6 {} => ("relu6", "min(max(z, 0), 6)", "common practice"),
+            Self::LeakyRelu { .. } => ("leaky_relu", "z above 0, slope z below", "Maas et al. 2013"),
+            Self::Gelu {} => ("gelu", "z Phi(z)", "arXiv:1606.08415"),
+            Self::GeluTanh {} => ("gelu_tanh", "gelu, tanh approximation", "arXiv:1606.08415"),
+            Self::QuickGelu {} => ("quick_gelu", "z sigmoid(1.702 z)", "arXiv:1606.08415 section 2"),
+            Self::Silu {} => ("silu", "z sigmoid(z)", "arXiv:1606.08415 section 4"),
+            Self::Hardswish {} => ("hardswish", "z min(max(z + 3, 0), 6) / 6", "arXiv:1905.02244 section 5.2"),
+            Self::Elu { .. } => ("elu", "z above 0, alpha (exp(z) - 1) below", "arXiv:1511.07289 eq. 15"),
+            Self::Selu {} => ("selu", "1.0507 elu, alpha = 1.6733", "arXiv:1706.02515"),
+            Self::Mish {} => ("mish", "z tanh(ln(1 + exp(z)))", "arXiv:1908.08681"),
+            Self::Softplus {} => ("softplus", "ln(1 + exp(z))", "common practice"),
+            Self::Softsign {} => ("softsign", "z / (1 + |z|)", "common practice"),
+            Self::ReluSquared {} => ("relu_squared", "max(z, 0)^2", "arXiv:2109.08668"),
+            Self::Sin {} => ("sin", "sin(z)", "arXiv:2006.09661"),
+            Self::Dyt { .. } => ("dyt", "tanh(alpha z)", "arXiv:2503.10622 eq. 1"),
+        })
     }
 
-    /// Refuses settings that are out of range.
-    fn check(self) -> Result<(), Fault> {
-        match self {
+    fn check(&self) -> Result<(), Fault> {
+        match *self {
             Self::LeakyRelu { slope } => within("slope", slope, -1e6, 1e6),
             Self::Elu { alpha } => within("alpha", alpha, 0.0, 1e6),
             Self::Dyt { alpha } => within("alpha", alpha, 1e-6, 1e6),
-            Self::Linear | Self::Sigmoid | Self::Tanh | Self::Relu | Self::Relu6 | Self::Gelu | Self::GeluTanh => {
-                Ok(())
-            }
-            Self::QuickGelu | Self::Silu | Self::Hardswish | Self::Selu | Self::Mish | Self::Softplus => Ok(()),
-            Self::Softsign | Self::ReluSquared | Self::Sin => Ok(()),
+            Self::Linear {}
+            | Self::Sigmoid {}
+            | Self::Tanh {}
+            | Self::Relu {}
+            | Self::Relu6 {}
+            | Self::Gelu {}
+            | Self::GeluTanh {} => Ok(()),
+            Self::QuickGelu {}
+            | Self::Silu {}
+            | Self::Hardswish {}
+            | Self::Selu {}
+            | Self::Mish {}
+            | Self::Softplus {} => Ok(()),
+            Self::Softsign {} | Self::ReluSquared {} | Self::Sin {} => Ok(()),
         }
     }
+}
 
+impl Function {
     /// f(z).
     pub fn at(self, z: f64) -> f64 {
         let softplus = |z: f64| z.max(0.0) + (-z.abs()).exp().ln_1p();
         match self {
-            Self::Linear => z,
-            Self::Sigmoid => sigmoid(z),
-            Self::Tanh => z.tanh(),
-            Self::Relu => z.max(0.0),
-            Self::Relu6 => z.clamp(0.0, 6.0),
+            Self::Linear {} => z,
+            Self::Sigmoid {} => sigmoid(z),
+            Self::Tanh {} => z.tanh(),
+            Self::Relu {} => z.max(0.0),
+            Self::Relu6 {} => z.clamp(0.0, 6.0),
             Self::LeakyRelu { slope } => {
                 if z > 0.0 {
                     z
@@ -213,14 +216,14 @@ impl Function {
                     slope * z
                 }
             }
-            Self::Gelu => 0.5 * z * (1.0 + erf(z / std::f64::consts::SQRT_2)),
-            Self::GeluTanh => {
+            Self::Gelu {} => 0.5 * z * (1.0 + erf(z / std::f64::consts::SQRT_2)),
+            Self::GeluTanh {} => {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (z + 0.044715 * z.powi(3));
                 0.5 * z * (1.0 + inner.tanh())
             }
-            Self::QuickGelu => z * sigmoid(QUICK * z),
-            Self::Silu => z * sigmoid(z),
-            Self::Hardswish => z * (z + 3.0).clamp(0.0, 6.0) / 6.0,
+            Self::QuickGelu {} => z * sigmoid(QUICK * z),
+            Self::Silu {} => z * sigmoid(z),
+            Self::Hardswish {} => z * (z + 3.0).clamp(0.0, 6.0) / 6.0,
             Self::Elu { alpha } => {
                 if z > 0.0 {
                     z
@@ -228,12 +231,12 @@ impl Function {
                     alpha * z.exp_m1()
                 }
             }
-            Self::Selu => SELU_LAMBDA * if z > 0.0 { z } else { SELU_ALPHA * z.exp_m1() },
-            Self::Mish => z * softplus(z).tanh(),
-            Self::Softplus => softplus(z),
-            Self::Softsign => z / (1.0 + z.abs()),
-            Self::ReluSquared => z.max(0.0).powi(2),
-            Self::Sin => z.sin(),
+            Self::Selu {} => SELU_LAMBDA * if z > 0.0 { z } else { SELU_ALPHA * z.exp_m1() },
+            Self::Mish {} => z * softplus(z).tanh(),
+            Self::Softplus {} => softplus(z),
+            Self::Softsign {} => z / (1.0 + z.abs()),
+            Self::ReluSquared {} => z.max(0.0).powi(2),
+            Self::Sin {} => z.sin(),
             Self::Dyt { alpha } => (alpha * z).tanh(),
         }
     }
@@ -247,38 +250,38 @@ impl Function {
             s + k * z * s * (1.0 - s)
         };
         match self {
-            Self::Linear => 1.0,
-            Self::Sigmoid => sigmoid(z) * sigmoid(-z),
-            Self::Tanh => 1.0 - z.tanh().powi(2),
-            Self::Relu => above(z, 0.0),
-            Self::Relu6 => above(z, 0.0) * above(6.0 - z, 0.0),
+            Self::Linear {} => 1.0,
+            Self::Sigmoid {} => sigmoid(z) * sigmoid(-z),
+            Self::Tanh {} => 1.0 - z.tanh().powi(2),
+            Self::Relu {} => above(z, 0.0),
+            Self::Relu6 {} => above(z, 0.0) * above(6.0 - z, 0.0),
             Self::LeakyRelu { slope } => above(z, slope),
-            Self::Gelu => {
+            Self::Gelu {} => {
                 let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
                 0.5 * (1.0 + erf(z / std::f64::consts::SQRT_2)) + z * density
             }
-            Self::GeluTanh => {
+            Self::GeluTanh {} => {
                 let k = (2.0 / std::f64::consts::PI).sqrt();
                 let t = (k * (z + 0.044715 * z.powi(3))).tanh();
                 0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * k * (1.0 + 3.0 * 0.044715 * z * z)
             }
-            Self::QuickGelu => of_swish(QUICK),
-            Self::Silu => of_swish(1.0),
-            Self::Hardswish => match z {
+            Self::QuickGelu {} => of_swish(QUICK),
+            Self::Silu {} => of_swish(1.0),
+            Self::Hardswish {} => match z {
                 z if z <= -3.0 => 0.0,
                 z if z <= 3.0 => (2.0 * z + 3.0) / 6.0,
                 _ => 1.0,
             },
             Self::Elu { alpha } => above(z, alpha * z.min(0.0).exp()),
-            Self::Selu => SELU_LAMBDA * above(z, SELU_ALPHA * z.min(0.0).exp()),
-            Self::Mish => {
+            Self::Selu {} => SELU_LAMBDA * above(z, SELU_ALPHA * z.min(0.0).exp()),
+            Self::Mish {} => {
                 let t = (z.max(0.0) + (-z.abs()).exp().ln_1p()).tanh();
                 t + z * (1.0 - t * t) * sigmoid(z)
             }
-            Self::Softplus => sigmoid(z),
-            Self::Softsign => (1.0 + z.abs()).powi(-2),
-            Self::ReluSquared => 2.0 * z.max(0.0),
-            Self::Sin => z.cos(),
+            Self::Softplus {} => sigmoid(z),
+            Self::Softsign {} => (1.0 + z.abs()).powi(-2),
+            Self::ReluSquared {} => 2.0 * z.max(0.0),
+            Self::Sin {} => z.cos(),
             Self::Dyt { alpha } => alpha * (1.0 - (alpha * z).tanh().powi(2)),
         }
     }
@@ -297,127 +300,41 @@ impl Function {
         match self {
             // The larger alpha, the steeper at 0.
             Self::Dyt { .. } => sum_over(steep_at_zero(), f),
-            Self::Linear | Self::Sigmoid | Self::Tanh | Self::Relu | Self::Relu6 | Self::LeakyRelu { .. } => moments(f),
-            Self::Gelu | Self::GeluTanh | Self::QuickGelu | Self::Silu | Self::Hardswish => moments(f),
-            Self::Elu { .. } | Self::Selu | Self::Mish | Self::Softplus | Self::Softsign => moments(f),
-            Self::ReluSquared | Self::Sin => moments(f),
+            Self::Linear {}
+            | Self::Sigmoid {}
+            | Self::Tanh {}
+            | Self::Relu {}
+            | Self::Relu6 {}
+            | Self::LeakyRelu { .. } => moments(f),
+            Self::Gelu {} | Self::GeluTanh {} | Self::QuickGelu {} | Self::Silu {} | Self::Hardswish {} => moments(f),
+            Self::Elu { .. } | Self::Selu {} | Self::Mish {} | Self::Softplus {} | Self::Softsign {} => moments(f),
+            Self::ReluSquared {} | Self::Sin {} => moments(f),
         }
     }
 
     /// What PyTorch 2.9's `calculate_gain` says; None where it raises an error.
     pub fn torch_gain(self) -> Option<f64> {
         match self {
-            Self::Linear | Self::Sigmoid => Some(1.0),
-            Self::Tanh => Some(5.0 / 3.0),
-            Self::Relu => Some(leaky_gain(0.0)),
+            Self::Linear {} | Self::Sigmoid {} => Some(1.0),
+            Self::Tanh {} => Some(5.0 / 3.0),
+            Self::Relu {} => Some(leaky_gain(0.0)),
             Self::LeakyRelu { slope } => Some(leaky_gain(slope)),
-            Self::Selu => Some(0.75),
-            Self::Relu6 | Self::Gelu | Self::GeluTanh | Self::QuickGelu | Self::Silu | Self::Hardswish => None,
-            Self::Elu { .. } | Self::Mish | Self::Softplus | Self::Softsign | Self::Dyt { .. } => None,
-            Self::ReluSquared | Self::Sin => None,
+            Self::Selu {} => Some(0.75),
+            Self::Relu6 {}
+            | Self::Gelu {}
+            | Self::GeluTanh {}
+            | Self::QuickGelu {}
+            | Self::Silu {}
+            | Self::Hardswish {} => None,
+            Self::Elu { .. } | Self::Mish {} | Self::Softplus {} | Self::Softsign {} | Self::Dyt { .. } => None,
+            Self::ReluSquared {} | Self::Sin {} => None,
         }
     }
-}
-
-/// A function as it is written: its name, or a table where it has settings.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Written {
-    Name(String),
-    Table(Settings),
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settings {
-    kind: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    slope: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    alpha: Option<f64>,
 }
 
 const QUICK: f64 = 1.702;
 const SELU_LAMBDA: f64 = 1.050_700_987_355_480_5;
 const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
-
-impl<'de> Deserialize<'de> for Function {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> serde::de::Visitor<'de> for Either {
-            type Value = Settings;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("the name of a function, or a table with a `kind`")
-            }
-            fn visit_str<E: serde::de::Error>(self, kind: &str) -> Result<Settings, E> {
-                Ok(Settings { kind: kind.into(), slope: None, alpha: None })
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Settings, A::Error> {
-                Settings::deserialize(serde::de::value::MapAccessDeserializer::new(map))
-            }
-        }
-        Self::of(deserializer.deserialize_any(Either)?).map_err(serde::de::Error::custom)
-    }
-}
-
-impl Function {
-    fn of(Settings { kind, slope, alpha }: Settings) -> Result<Self, String> {
-        let Some(known) = Self::ALL.into_iter().find(|known| known.name() == kind) else {
-            let names = Self::ALL.map(|known| format!("`{}`", known.name())).join(", ");
-            return Err(format!("unknown variant `{kind}`, expected one of {names}"));
-        };
-        let without = |key: &str, given: Option<f64>| match given {
-            Some(x) => Err(format!("{key} = {x}: {kind} has no {key}")),
-            None => Ok(()),
-        };
-        let (read, refused) = match known {
-            Self::LeakyRelu { slope: least } => {
-                (Self::LeakyRelu { slope: slope.unwrap_or(least) }, without("alpha", alpha))
-            }
-            Self::Elu { alpha: one } => (Self::Elu { alpha: alpha.unwrap_or(one) }, without("slope", slope)),
-            Self::Dyt { alpha: half } => (Self::Dyt { alpha: alpha.unwrap_or(half) }, without("slope", slope)),
-            Self::Linear
-            | Self::Sigmoid
-            | Self::Tanh
-            | Self::Relu
-            | Self::Relu6
-            | Self::Gelu
-            | Self::GeluTanh
-            | Self::QuickGelu
-            | Self::Silu
-            | Self::Hardswish
-            | Self::Selu
-            | Self::Mish
-            | Self::Softplus
-            | Self::Softsign
-            | Self::ReluSquared
-            | Self::Sin => (known, without("slope", slope).and_then(|()| without("alpha", alpha))),
-        };
-        refused.map(|()| read)
-    }
-}
-
-impl From<Function> for Written {
-    fn from(function: Function) -> Self {
-        let kind = function.name().to_string();
-        match function {
-            Function::LeakyRelu { slope } => Self::Table(Settings { kind, slope: Some(slope), alpha: None }),
-            Function::Elu { alpha } | Function::Dyt { alpha } => {
-                Self::Table(Settings { kind, slope: None, alpha: Some(alpha) })
-            }
-            Function::Linear | Function::Sigmoid | Function::Tanh | Function::Relu | Function::Relu6 => {
-                Self::Name(kind)
-            }
-            Function::Gelu | Function::GeluTanh | Function::QuickGelu | Function::Silu | Function::Hardswish => {
-                Self::Name(kind)
-            }
-            Function::Selu | Function::Mish | Function::Softplus | Function::Softsign | Function::ReluSquared => {
-                Self::Name(kind)
-            }
-            Function::Sin => Self::Name(kind),
-        }
-    }
-}
 
 fn sigmoid(z: f64) -> f64 {
     1.0 / (1.0 + (-z).exp())
@@ -529,6 +446,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_function_is_listed_under_its_own_name() {
+        unitgain_variant::assert_listed::<Function>();
+    }
+
+    #[test]
     fn erf_is_the_table() {
         for (x, want) in [
             (0.0, 0.0),
@@ -545,12 +467,12 @@ mod tests {
 
     #[test]
     fn a_convention_is_not_another() {
-        let tanh = |gain: fn(Function) -> Gain| gain(Function::Tanh).value().unwrap();
+        let tanh = |gain: fn(Function) -> Gain| gain(Function::Tanh {}).value().unwrap();
         assert_eq!(tanh(|activation| Gain::Torch { activation }), 5.0 / 3.0);
         assert!((tanh(|activation| Gain::SecondMoment { activation }) - 1.592_537_419_72).abs() < 1e-10);
-        let sigmoid = Gain::Nfnet { activation: Function::Sigmoid }.value().unwrap();
+        let sigmoid = Gain::Nfnet { activation: Function::Sigmoid {} }.value().unwrap();
         assert!((sigmoid - 4.801_313_372_04).abs() < 1e-9);
-        assert_eq!(Gain::Torch { activation: Function::Gelu }.value(), None);
+        assert_eq!(Gain::Torch { activation: Function::Gelu {} }.value(), None);
         assert_eq!(Gain::from(2.0).value(), Some(2.0));
     }
 }

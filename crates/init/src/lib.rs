@@ -9,7 +9,7 @@
 //! use unitgain_init::{Fans, Form, gain::Function, Gain, matrix};
 //!
 //! let fans = Fans::convolution(64, 128, 3 * 3, 1);
-//! let gain = Gain::SecondMoment { activation: Function::Gelu }.value().unwrap_or(1.0);
+//! let gain = Gain::SecondMoment { activation: Function::Gelu {} }.value().unwrap_or(1.0);
 //! let weight = Form::TruncatedNormal.of(gain / (fans.fan_in as f64).sqrt()).draw(1, "conv", fans.fan_in, 128);
 //! assert_eq!(weight.len(), 64 * 9 * 128);
 //! let square = matrix::orthogonal(1, "recurrent", 32, 32, 1.0);

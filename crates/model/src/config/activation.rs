@@ -70,10 +70,10 @@ impl Activation {
     /// standard normal number.
     pub fn unit_gain(self, factor: f64) -> f64 {
         let phi = match self {
-            Self::Relu => Function::Relu,
-            Self::Gelu | Self::GeGlu => Function::Gelu,
-            Self::GeluTanh => Function::GeluTanh,
-            Self::Silu | Self::SwiGlu => Function::Silu,
+            Self::Relu => Function::Relu {},
+            Self::Gelu | Self::GeGlu => Function::Gelu {},
+            Self::GeluTanh => Function::GeluTanh {},
+            Self::Silu | Self::SwiGlu => Function::Silu {},
         };
         moments(|z| phi.at(factor * z)).second.powf(-0.5)
     }

@@ -84,13 +84,14 @@ impl RunConfig {
 #[cfg(test)]
 mod tests {
     use super::super::explain::at_mut;
+    use super::super::tests::in_toml;
     use super::super::{TAGS, is_within};
     use super::*;
     use crate::{Start, folder::metrics, train};
     use safetensors::SafeTensors;
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
-    use unitgain_model::{NormConfig, Scheme, Variant};
+    use unitgain_model::{NormConfig, ScaleConfig, Scheme, Variant};
 
     const TINY: &str = "
         threads = 1
@@ -219,8 +220,8 @@ mod tests {
         }
         add(&["model.placement=admin", "init.calibrate=admin"]);
         add(&["model.block=[{range=[0,1], placement='none', norm='rms_norm'}]"]);
-        for scale in ["depth", "{kind='constant', value=0.5}", "layer_scale", "re_zero", "skip_init", "nfnet", "fixup"]
-        {
+        // The first is that of the blocks below.
+        for scale in in_toml::<ScaleConfig>().iter().skip(1) {
             let scale = format!("model.scale={scale}");
             add(&[&scale]);
             add(&[&scale, "model.placement=none"]);

@@ -1,6 +1,9 @@
 use super::*;
 use toml::Table;
-use unitgain_model::{NormConfig, Parametrization, Placement, ScaleConfig, Scheme, Variant};
+use unitgain_model::{
+    Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme, Variant, WeightNormConfig,
+};
+use unitgain_variant::assert_listed;
 
 fn parse(text: &str, settings: &[&str]) -> Result<RunConfig, String> {
     let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
@@ -360,25 +363,39 @@ fn leaves() -> Vec<(String, Table)> {
     for name in OptimizerConfig::names() {
         add(&format!("optimizer = {name:?}"));
     }
-    for kind in ["constant", "cosine", "linear"] {
-        add(&format!("schedule = {kind:?}"));
+    for schedule in in_toml::<ScheduleConfig>() {
+        add(&format!("schedule = {schedule}"));
     }
-    add("schedule = { kind = 'warmup_stable_decay', decay = 3 }");
-    for (kind, depth) in
-        [("mup", ""), ("spectral", ""), ("depth_mup", ", base_depth = 2"), ("complete_p", ", base_depth = 2")]
-    {
-        let parametrization = format!("parametrization = {{ kind = {kind:?}, base_width = 64{depth} }}");
-        add(&format!("[model]\ntie_embeddings = false\n{parametrization}"));
+    for parametrization in in_toml::<Parametrization>() {
+        add(&format!(
+            "optimizer.weight_decay.kind = 'independent'\n[model]\ntie_embeddings = false\n\
+             parametrization = {parametrization}"
+        ));
     }
-    add("[model]\ntie_embeddings = false\nparametrization = 'u_mup'\n\
-         [optimizer]\nweight_decay = { kind = 'independent' }");
-    for kind in ["weight_norm", "scaled_weight_standardization"] {
-        add(&format!("[model]\nweight_norm = {kind:?}"));
+    for name in WeightNormConfig::names() {
+        add(&format!("[model]\nweight_norm = {name:?}"));
     }
-    for task in ["task = 'markov'", "task = 'recall'", "task = 'copy'", "task = 'text'\npath = 'x'"] {
-        add(&format!("[data]\n{task}"));
+    for data in in_toml::<DataConfig>() {
+        add(&format!("data = {data}"));
     }
     all
+}
+
+/// Each kind of an axis, with its settings.
+pub(super) fn in_toml<V: Variant + Serialize>() -> Vec<String> {
+    V::all().iter().map(|kind| Value::try_from(kind).unwrap().to_string()).collect()
+}
+
+#[test]
+fn every_kind_is_listed_under_its_own_name() {
+    assert_listed::<Activation>();
+    assert_listed::<Position>();
+    assert_listed::<OptimizerConfig>();
+    assert_listed::<ScheduleConfig>();
+    assert_listed::<ClipConfig>();
+    assert_listed::<OnDivergence>();
+    assert_listed::<Calibrate>();
+    assert_listed::<DataConfig>();
 }
 
 fn collect(value: &Value, path: String, paths: &mut Vec<String>) {
