@@ -49,11 +49,18 @@ pub fn truncated_normal(seed: u64, path: &str, n: usize, sigma: f64, cut: f64) -
 /// `count` different numbers below `n`, from the stream of (`seed`, `path`).
 pub fn some_of(seed: u64, path: &str, count: usize, n: usize) -> Vec<usize> {
     let mut rng = stream(seed, path);
+    chosen(n, count, |left| {
+        let u: f64 = StandardUniform.sample(&mut rng);
+        ((u * left as f64) as usize).min(left - 1)
+    })
+}
+
+/// `count` different numbers below `n` in random order, all if there are fewer: the first steps of a Fisher-Yates shuffle.
+/// `below` draws a number below the one that it is given.
+pub fn chosen(n: usize, count: usize, mut below: impl FnMut(usize) -> usize) -> Vec<usize> {
     let mut all: Vec<usize> = (0..n).collect();
     for i in 0..count.min(n) {
-        let u: f64 = StandardUniform.sample(&mut rng);
-        let other = i + (u * (n - i) as f64) as usize;
-        all.swap(i, other.min(n - 1));
+        all.swap(i, i + below(n - i));
     }
     all.truncate(count);
     all
