@@ -4,12 +4,11 @@
 //! All but u-muP are relative to a base model: where width and depth equal those of the base, they *are* the standard
 //! parametrization, bit for bit (depth-muP and CompleteP but for the default init, which must not count depth).
 
-mod numbers;
 mod operations;
 mod table;
 mod unit;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use unitgain_init::Spec;
 use unitgain_variant::{About, Fault, Variant, from_one, within};
 
@@ -26,7 +25,6 @@ pub use unit::{UnitScaling, u_mup_tau};
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Parametrization {
     /// Every factor is 1; attention logits are `q.k / sqrt(head_dim)`.
-    #[serde(deserialize_with = "no_settings")]
     Standard {},
     /// muP (arXiv:2203.03466): with m = width / base_width, hidden matrices have init std x 1/sqrt(m) and Adam learning
     /// rate x 1/m, logits are multiplied by 1/m, and attention logits are `q.k sqrt(base_head_dim) / head_dim`.
@@ -102,13 +100,6 @@ pub enum Parametrization {
 
 const fn one() -> f64 {
     1.0
-}
-
-/// Reads the settings of the standard parametrization: there are none.
-fn no_settings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
-    let reason = "output_multiplier: the standard parametrization has none, every factor of it is 1. \
-                  { kind = \"mup\", base_width = .. } with the model's own d_model is the standard model, and has one";
-    numbers::of(deserializer, [], reason).map(|[]: [f64; 0]| ())
 }
 
 /// The tables of muP that train alike (arXiv:2203.03466, tables 8, 3 and 9; `lemma J.1`): a weight can be drawn and

@@ -1,9 +1,9 @@
-use crate::numbers;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 /// u-muP's own multipliers, all 1 by default, and the scales of its operations that follow from them (arXiv:2407.17465,
 /// appendix B and F).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct UnitScaling {
     /// alpha_ffn-act: what the MLP's activation reads is multiplied by.
     pub activation: f64,
@@ -20,17 +20,6 @@ pub struct UnitScaling {
 impl Default for UnitScaling {
     fn default() -> Self {
         Self::ONE
-    }
-}
-
-impl<'de> Deserialize<'de> for UnitScaling {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let names = Self::ONE.each().map(|(name, _)| name);
-        let reason = "output_multiplier: u-muP's multiplier of the logits is called loss, which also scales their gradient to \
-                      size 1; set loss";
-        let [activation, attention, residual, residual_attention_ratio, loss] =
-            numbers::of(deserializer, names, reason)?;
-        Ok(Self { activation, attention, residual, residual_attention_ratio, loss })
     }
 }
 

@@ -105,7 +105,7 @@ pub fn run(
 /// The number of threads of all configurations, which the machine is measured with too.
 ///
 /// # Errors
-/// [`Error::Config`] where they differ.
+/// [`Error::Value`] where they differ.
 pub fn threads(configs: &[(String, RunConfig)]) -> Result<usize, Error> {
     let first = configs.first().map_or(0, |(_, config)| config.threads);
     match configs.iter().find(|(_, config)| config.threads != first) {

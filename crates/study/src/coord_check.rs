@@ -167,7 +167,7 @@ impl Axis {
 /// heads.
 ///
 /// # Errors
-/// [`Error::Config`] where what is set does not grow to a whole number.
+/// [`Error::Value`] where what is set does not grow to a whole number.
 pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig, Error> {
     let mut config = config.clone();
     let model = &mut config.model;

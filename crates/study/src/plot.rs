@@ -65,7 +65,7 @@ pub fn write(path: &Path, panels: &[Panel]) -> Result<(), Error> {
 /// Refuses a name that [`write()`] refuses, before what is to be drawn was computed.
 ///
 /// # Errors
-/// [`Error::Config`] for a name that does not end in .svg, or in .png where that is compiled in, or whose folder is not
+/// [`Error::Value`] for a name that does not end in .svg, or in .png where that is compiled in, or whose folder is not
 /// there.
 pub fn check(path: &Path) -> Result<(), Error> {
     format_of(path)?;

@@ -31,16 +31,10 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Shorthand<T> {
         f.write_str("the name of a kind, or a table with a `kind`")
     }
     fn visit_f64<E: Error>(self, x: f64) -> Result<T, E> {
-        match self.number {
-            Some(number) => Ok(number(x)),
-            None => Err(E::invalid_type(Unexpected::Float(x), &self)),
-        }
+        self.number.map(|number| number(x)).ok_or_else(|| E::invalid_type(Unexpected::Float(x), &self))
     }
     fn visit_i64<E: Error>(self, x: i64) -> Result<T, E> {
-        match self.number {
-            Some(number) => Ok(number(x as f64)),
-            None => Err(E::invalid_type(Unexpected::Signed(x), &self)),
-        }
+        self.number.map(|number| number(x as f64)).ok_or_else(|| E::invalid_type(Unexpected::Signed(x), &self))
     }
     fn visit_str<E: Error>(self, kind: &str) -> Result<T, E> {
         T::deserialize(MapDeserializer::new([("kind", kind)].into_iter()))

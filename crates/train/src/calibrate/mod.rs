@@ -179,7 +179,7 @@ impl Calibrate {
 /// `init.calibrate` it is as it was.
 ///
 /// # Errors
-/// [`Error::Config`] where what is measured is not finite.
+/// [`Error::Value`] where what is measured is not finite.
 pub fn calibrate(
     trainer: Trainer,
     config: &RunConfig,

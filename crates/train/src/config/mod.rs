@@ -244,7 +244,7 @@ impl RunConfig {
     /// Checks every value, fits the model to the task's vocabulary, and writes out every default.
     ///
     /// # Errors
-    /// [`Error::Config`], [`Error::Model`] or [`Error::Device`].
+    /// [`Error::Value`], [`Error::Model`] or [`Error::Device`].
     pub fn resolved(&self, vocab_size: usize) -> Result<Self, Error> {
         let mut config = self.clone();
         config.check()?;
@@ -394,12 +394,10 @@ impl RunConfig {
     fn check_eval(&self) -> Result<(), Fault> {
         let key = "eval.tokens";
         match (self.eval.tokens, &self.data) {
-            (EvalTokens::Count(n), _) => require(n > 0, key, n, "must be at least 1").and(require(
-                n <= MOST_TOKENS,
-                key,
-                n,
-                format!("must be at most {MOST_TOKENS}"),
-            )),
+            (EvalTokens::Count(n), _) => {
+                require(n > 0, key, n, "must be at least 1")?;
+                require(n <= MOST_TOKENS, key, n, format!("must be at most {MOST_TOKENS}"))
+            }
             (EvalTokens::All, DataConfig::Markov { .. } | DataConfig::Recall { .. } | DataConfig::Copy { .. }) => {
                 let problem = "is the whole held-out part of a text, and this task draws sequences without end; give a \
                                number";

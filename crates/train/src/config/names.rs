@@ -152,6 +152,14 @@ const OTHERS: &[(&str, &[Name])] = &[
     ),
 ];
 
+/// Keys that some kinds of a table have, and what the others have in the place of it.
+const OTHER_KINDS: [(&str, &str); 1] = [(
+    "model.parametrization.output_multiplier",
+    "The standard parametrization has none, as every factor of it is 1; { kind = \"mup\", base_width = .. } with the model's own \
+     d_model is the standard model, and has one. u-muP's multiplier of the logits is called loss, which also scales their \
+     gradient to size 1; set loss",
+)];
+
 /// Most keys of one name that are told.
 const MOST: usize = 3;
 
@@ -169,9 +177,10 @@ pub(super) fn suggestion(table: &[String], name: &str, keys: &Keys) -> Option<St
             shown(parents)
         ));
     }
-    if keys.contains(&[table, vec![name.to_string()]].concat()) {
+    let own = [table, vec![name.to_string()]].concat();
+    if keys.contains(&own) {
         // It belongs to another kind of the same table.
-        return None;
+        return OTHER_KINDS.iter().find(|(key, _)| *key == shown(&own)).map(|(_, said)| said.to_string());
     }
     let mut elsewhere: Vec<&Vec<String>> = keys.iter().filter(|key| key.last().is_some_and(|k| k == name)).collect();
     elsewhere.sort_by_key(|key| key.len());
@@ -197,6 +206,9 @@ mod tests {
     #[test]
     fn every_name_of_another_tool_leads_to_a_key() {
         let keys = &schema::of::<RunConfig>().keys;
+        for (key, _) in OTHER_KINDS {
+            assert!(keys.contains(&key.split('.').map(String::from).collect::<Vec<_>>()), "{key} is no key");
+        }
         let mut seen = std::collections::BTreeSet::new();
         for (tool, names) in OTHERS {
             for (name, key, _) in *names {

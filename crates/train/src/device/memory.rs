@@ -337,7 +337,7 @@ impl Need {
     /// Refuses a run of this configuration that takes more memory than there is.
     ///
     /// # Errors
-    /// [`Error::Config`] with the key of what takes most.
+    /// [`Error::Value`] with the key of what takes most.
     pub fn check(&self, config: &RunConfig) -> Result<(), Error> {
         match available() {
             Some(available) => self.fits(config, available),
@@ -479,7 +479,7 @@ fn of_text(config: &RunConfig) -> f64 {
 /// Refuses models that are in memory together, and are measured beside what the machine does, and take more than there is.
 ///
 /// # Errors
-/// [`Error::Config`] with what they take.
+/// [`Error::Value`] with what they take.
 pub fn check_all<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Result<(), Error> {
     let on_host = configs.into_iter().filter(|config| device::is_host(&config.backend));
     let needs: Vec<f64> = on_host.map(Need::of_own).collect();

@@ -147,7 +147,7 @@ pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
 /// cores. The first call starts them.
 ///
 /// # Errors
-/// [`Error::Config`] where the system has no thread to give, or the variable asks for too many. Whatever computes after
+/// [`Error::Value`] where the system has no thread to give, or the variable asks for too many. Whatever computes after
 /// that would panic.
 pub fn threads() -> Result<usize, Error> {
     static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
@@ -186,7 +186,7 @@ fn no_threads(problem: &str) -> String {
 /// the caller and wake all workers; from inside, it is one of them.
 ///
 /// # Errors
-/// [`Error::Config`] where the system has no more threads.
+/// [`Error::Value`] where the system has no more threads.
 pub fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R, Error> {
     let usual = self::threads()?;
     // Too many are refused by what checks the configuration, with all else that is wrong in it.
