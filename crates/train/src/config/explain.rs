@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-/// A fault of a value, or a key that there is not.
+/// A value that cannot be read, or a key that there is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct Misread {
     /// Where it is: names of keys, and indices of arrays as numbers.
     pub(super) path: Vec<String>,
     /// What is wrong, what is allowed, how to fix it.
@@ -28,7 +28,7 @@ const LONGEST_NAME: usize = 64;
 
 /// Reads a configuration and collects all that is wrong with it. What is wrong is taken out of `root`, so that what is
 /// left can be read.
-pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault>> {
+pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Misread>> {
     let mut faults = misplaced::<T>(root);
     for fault in faults.iter().rev() {
         take(root, &fault.path, None);
@@ -41,7 +41,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Fault
         };
         let path = locate::<T>(root, path, &message);
         let fault = match mistaken::<T>(root, &path, &message) {
-            Some(problem) => Fault { path: path.clone(), problem, is_unknown: false, near: None },
+            Some(problem) => Misread { path: path.clone(), problem, is_unknown: false, near: None },
             None => explain(path.clone(), &message, &schema::of::<T>().keys),
         };
         // What is missing because it was taken out, or misspelt, is no second fault.
@@ -81,7 +81,7 @@ fn attempt<T: DeserializeOwned>(root: &Value) -> Result<T, (Vec<String>, String)
 }
 
 /// Lists where tables belong, which serde reads as the values of the keys in their order, and dates, which no key has.
-fn misplaced<T: DeserializeOwned>(root: &Value) -> Vec<Fault> {
+fn misplaced<T: DeserializeOwned>(root: &Value) -> Vec<Misread> {
     let mut found = Vec::new();
     let is_table = |path: &[String]| {
         let schema = schema::of::<T>();
@@ -98,12 +98,12 @@ fn misplaced<T: DeserializeOwned>(root: &Value) -> Vec<Fault> {
         _ if found.len() >= MOST_FAULTS => false,
         Value::Datetime(date) => {
             let problem = format!("invalid type: date `{date}`, which no key has; a text is written in quotes");
-            found.push(Fault { path: path.to_vec(), problem, is_unknown: false, near: None });
+            found.push(Misread { path: path.to_vec(), problem, is_unknown: false, near: None });
             false
         }
         Value::Array(_) if is_table(path) => {
             let problem = "invalid type: a list, expected a table".into();
-            found.push(Fault { path: path.to_vec(), problem, is_unknown: false, near: None });
+            found.push(Misread { path: path.to_vec(), problem, is_unknown: false, near: None });
             false
         }
         Value::Array(_)
@@ -297,7 +297,7 @@ pub(super) fn shown(path: &[String]) -> String {
 }
 
 /// Turns serde's message about the value at `path` into the key and what to do.
-fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Fault {
+fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Misread {
     // From the end, as the name that somebody wrote may hold anything.
     let (name, expected) = message.rsplit_once("`, expected ").or(message.rsplit_once('`')).unwrap_or((message, ""));
     let first = name.split_once('`').map_or("", |(_, first)| first);
@@ -319,7 +319,7 @@ fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Fault {
         };
         let path =
             if path.last().is_some_and(|last| last == first) { path } else { [path, vec![first.into()]].concat() };
-        return Fault {
+        return Misread {
             path,
             problem: format!("unknown key. {problem}"),
             is_unknown: true,
@@ -327,7 +327,7 @@ fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Fault {
         };
     }
     let fault =
-        |path, problem, near: Option<&str>| Fault { path, problem, is_unknown: false, near: near.map(Into::into) };
+        |path, problem, near: Option<&str>| Misread { path, problem, is_unknown: false, near: near.map(Into::into) };
     if message.starts_with("unknown variant") {
         let near = nearest(first, &allowed);
         let said = near.map_or(String::new(), |near| format!("Did you mean `{near}`? "));

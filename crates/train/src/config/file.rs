@@ -1,6 +1,6 @@
 //! A configuration's file: its table, and where what in it is written.
 
-use super::explain::{self, Fault, shown};
+use super::explain::{self, Misread, shown};
 use super::{RunConfig, TAGS, path, set};
 use crate::folder::is_sealed;
 use crate::{Error, folder::read};
@@ -10,14 +10,14 @@ use std::path::Path;
 use std::sync::Arc;
 use toml::de::{DeArray, DeTable, DeValue};
 use toml::{Spanned, Table, Value};
-use unitgain_model::ModelError;
+use unitgain_model::{Fault, ModelError};
 
 /// A configuration's file, whose faults are known, before settings.
 pub struct ConfigFile {
     written: Written,
     /// Without what is wrong in it.
     table: Table,
-    faults: Vec<Fault>,
+    faults: Vec<Misread>,
     /// What is to be said of paths that are not relative to the file.
     notes: Vec<path::Note>,
 }
@@ -74,7 +74,7 @@ impl Written {
 
     /// An error of a value, with the place where it was written.
     pub(super) fn locate(&self, error: Error) -> Error {
-        match key_of(&error).and_then(|key| self.place(&key)) {
+        match fault_of(&error).and_then(|fault| self.place(&parts(&fault.key))) {
             Some(place) => Error::At { place, error: Box::new(error) },
             None => error,
         }
@@ -86,18 +86,18 @@ fn line_of(lines: &Lines, key: &[String]) -> Option<usize> {
     (1..=key.len()).rev().find_map(|n| lines.get(&key[..n])).copied()
 }
 
-/// The key that an error of a value is about.
-pub(super) fn key_of(error: &Error) -> Option<Vec<String>> {
+/// What an error says of a value.
+pub(super) fn fault_of(error: &Error) -> Option<Fault> {
     match error {
-        Error::Value(fault) => Some(parts(&fault.key)),
-        Error::Model(ModelError::Value(fault)) => Some(parts(&format!("model.{}", fault.key))),
-        Error::Device { .. } => Some(parts("backend")),
-        Error::Data(_) => Some(parts("data.path")),
+        Error::Value(fault) => Some(fault.clone()),
+        Error::Model(ModelError::Value(fault)) => Some(fault.clone().below("model")),
+        Error::Device { name, problem } => Some(Fault::new("backend", name, problem)),
+        Error::Data(problem) => Some(Fault::new("data.path", "", problem)),
+        Error::At { error, .. } => fault_of(error),
         Error::Config { .. }
         | Error::Model(ModelError::Combination { .. } | ModelError::Weights { .. })
         | Error::Syntax { .. }
         | Error::Several(_)
-        | Error::At { .. }
         | Error::Checkpoint { .. }
         | Error::Folder { .. }
         | Error::Run { .. }
@@ -127,9 +127,9 @@ pub fn deserialize<T: DeserializeOwned>(table: Table, origin: &str) -> Result<T,
     explain::read(&mut Value::Table(table)).map_err(faults)
 }
 
-fn placed(faults: Vec<Fault>, origin: &str, lines: &Lines) -> Vec<Error> {
+fn placed(faults: Vec<Misread>, origin: &str, lines: &Lines) -> Vec<Error> {
     let mut placed: Vec<(Option<usize>, Error)> = Vec::new();
-    for Fault { path, problem, .. } in faults {
+    for Misread { path, problem, .. } in faults {
         let line = line_of(lines, &path);
         let origin = line.map_or(origin.to_string(), |line| format!("{origin}:{line}"));
         placed.push((line, Error::Config { origin, key: shown(&path), problem }));
@@ -186,12 +186,12 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
     }
     let faults = table.ok().and_then(|table| explain::read::<T>(&mut Value::Table(table)).err()).unwrap_or_default();
     // A line that is no `key = value` has no key.
-    let is_key = |fault: &Fault| {
+    let is_key = |fault: &Misread| {
         let text = lines.get(&fault.path).and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
         let (key, _) = text.split_once('=').unwrap_or_default();
         fault.path.last().is_some_and(|last| key.trim() == last)
     };
-    let unknown: Vec<Fault> = faults.into_iter().filter(|fault| fault.is_unknown && is_key(fault)).collect();
+    let unknown: Vec<Misread> = faults.into_iter().filter(|fault| fault.is_unknown && is_key(fault)).collect();
     all.extend(placed(unknown, origin, &lines));
     Err(Error::several(all))
 }

@@ -2,31 +2,30 @@
 
 use super::RunConfig;
 use super::explain::{MOST_FAULTS, at, at_mut};
-use super::file::key_of;
+use super::file::{fault_of, parts};
 use crate::Error;
 use toml::Value;
-use unitgain_model::ModelError;
 
 impl RunConfig {
     /// What `check` makes of the configuration, or all that it refuses: each value that it refuses is put back to its
     /// default, until there is none left that somebody wrote.
     pub(crate) fn all_faults<R>(&self, check: impl Fn(&Self) -> Result<R, Error>) -> Result<R, Error> {
-        let mut next = match check(self) {
-            Ok(made) => return Ok(made),
-            Err(first) => first,
-        };
         let mut config = self.clone();
         let mut errors: Vec<(Option<usize>, Error)> = Vec::new();
         let mut taken: Vec<Vec<String>> = Vec::new();
         loop {
-            let path = key_of(&next).unwrap_or_default();
+            let error = match check(&config) {
+                Ok(made) if errors.is_empty() => return Ok(made),
+                Ok(_) => return Err(in_order(errors)),
+                Err(error) => error,
+            };
+            let (path, said) = fault_of(&error).map(|fault| (parts(&fault.key), fault.problem)).unwrap_or_default();
             // What compares with a value that is no longer what was written is no fault of the configuration.
-            let said = problem(&next);
             let words: Vec<&str> = said.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
             let compares = |other: &Vec<String>| other.last().is_some_and(|last| words.contains(&last.as_str()));
             let is_own = !path.is_empty() && self.written.has(&path) && !taken.contains(&path);
             if errors.is_empty() || is_own && !taken.iter().any(compares) {
-                errors.push((self.written.line(&path), self.written.locate(next)));
+                errors.push((self.written.line(&path), self.written.locate(error)));
             }
             let Some(other) = config.without(&path).filter(|_| !taken.contains(&path) && errors.len() < MOST_FAULTS)
             else {
@@ -34,10 +33,6 @@ impl RunConfig {
             };
             taken.push(path);
             config = other;
-            next = match check(&config) {
-                Ok(_) => return Err(in_order(errors)),
-                Err(error) => error,
-            };
         }
     }
 
@@ -53,10 +48,7 @@ impl RunConfig {
             Err(Error::Several(all)) => all,
             Err(one) => vec![one],
         };
-        let is_own = |error: &Error| {
-            let error = if let Error::At { error, .. } = error { error } else { error };
-            !matches!(error, Error::Model(ModelError::Combination { .. })) && !problem(error).contains(" = ")
-        };
+        let is_own = |error: &Error| fault_of(error).is_some_and(|fault| !fault.problem.contains(" = "));
         all.into_iter().filter(is_own).collect()
     }
 
@@ -79,12 +71,4 @@ impl RunConfig {
 fn in_order(mut errors: Vec<(Option<usize>, Error)>) -> Error {
     errors.sort_by_key(|(line, _)| line.unwrap_or(usize::MAX));
     Error::several(errors.into_iter().map(|(_, error)| error).collect())
-}
-
-/// What an error says of a value, without its key.
-fn problem(error: &Error) -> String {
-    match error {
-        Error::Value(fault) | Error::Model(ModelError::Value(fault)) => fault.problem.clone(),
-        other => other.to_string(),
-    }
 }
