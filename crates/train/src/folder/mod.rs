@@ -270,7 +270,7 @@ pub(crate) fn config_file(folder: &Path) -> Result<Option<ConfigFile>, Error> {
 ///
 /// # Errors
 /// [`Error::Folder`] for a file that is not as it was written, and as [`RunConfig::load`].
-pub(crate) fn configuration(folder: &Path, settings: &[String]) -> Result<RunConfig, Error> {
+pub fn configuration(folder: &Path, settings: &[String]) -> Result<RunConfig, Error> {
     if let Some(file) = config_file(folder)? {
         return file.with(settings);
     }

@@ -12,7 +12,7 @@ pub const MOST_WRITTEN: u64 = 512 << 10;
 ///
 /// # Errors
 /// [`Error::Io`] for what cannot be read, is not a file, or is longer.
-pub(crate) fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
+pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
     all(path, most).map_err(Error::io("read", path))
 }
 
