@@ -6,7 +6,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor, activation, module};
 use unitgain_model::weights::{Builder, Source, Start};
 use unitgain_model::{LanguageModel, Linear, ModelConfig, Parametrization, Point, Precision, Probe, Role};
-use unitgain_study::coord_check::{self, Axis, Options, Report, Subject};
+use unitgain_study::coord_check::{self, Axis, CoordCheckOptions, CoordCheckReport, Subject};
 use unitgain_train::{ClipConfig, DataConfig, Error, OptimizerConfig, Task, Trainer, read_rows};
 
 #[derive(Module, Debug)]
@@ -54,7 +54,7 @@ fn trainer(d: usize, seed: u64) -> Result<(Trainer<Means>, Task), Error> {
 }
 
 /// Trains a model, and checks muP over three widths.
-pub(crate) fn run() -> Result<(Vec<f32>, Report), Error> {
+pub(crate) fn run() -> Result<(Vec<f32>, CoordCheckReport), Error> {
     let (mut model, task) = trainer(64, 1)?;
     for e in &model.table {
         println!("{:24} {:?} std {:.4}, lr x {}", e.path, e.role(), e.init_std, e.factors.lr);
@@ -66,7 +66,8 @@ pub(crate) fn run() -> Result<(Vec<f32>, Report), Error> {
         rows.push(row);
     }
     let losses = read_rows(&rows).iter().map(|row| row.loss).collect();
-    let options = Options { axis: Axis::Width, sizes: vec![32, 64, 128], steps: 4, seeds: 2, tolerance: 0.25 };
+    let options =
+        CoordCheckOptions { axis: Axis::Width, sizes: vec![32, 64, 128], steps: 4, seeds: 2, tolerance: 0.25 };
     let build = |width, seed| {
         let (trainer, task) = trainer(width, seed)?;
         Ok(Subject { trainer, batch: task.batch(seed, 0, 0..8), blocks: 2, lr: 1e-2, precision: Precision::F32 })

@@ -92,7 +92,7 @@ pub fn checkpoint(bytes: &[u8], _: &Path) -> bool {
         assert!(!is_whole, "the checksum is one more reason to refuse");
         return false;
     };
-    let tokenizer = &checkpoint.position.tokenizer;
+    let tokenizer = &checkpoint.progress.tokenizer;
     let Some(config) = accepted(checkpoint.config.resolved(tokenizer.vocab_size())) else { return false };
     if !is_small(&config) {
         return false;

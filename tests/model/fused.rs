@@ -35,16 +35,16 @@ fn agree<M: Module, const D: usize>(
         let own = parameter_gradients(module, &gradients).into_iter().flat_map(|(_, g)| g).collect::<Vec<f32>>();
         [host(y), host(x.grad(&gradients).unwrap()), own]
     };
-    let (fused, twin) = (run(), composed(run));
-    assert_ne!(fused, twin, "{what}: nothing was fused");
-    for (name, (a, b)) in ["y", "dx", "parameters"].into_iter().zip(fused.iter().zip(&twin)) {
+    let (fused, reference) = (run(), composed(run));
+    assert_ne!(fused, reference, "{what}: nothing was fused");
+    for (name, (a, b)) in ["y", "dx", "parameters"].into_iter().zip(fused.iter().zip(&reference)) {
         let difference = relative(a, b);
         assert!(difference < bound, "{what}: {name} differs by {difference}");
     }
 }
 
 #[test]
-fn norms_are_their_twins_for_every_shape_and_layout() {
+fn norms_agree_with_the_composed_ones_for_every_shape_and_layout() {
     let device = test_device().autodiff();
     let kinds = [
         NormConfig::LayerNorm { eps: 1e-5, gain: true, bias: true },
@@ -109,7 +109,7 @@ fn gradients(model: &Transformer, batch: usize, time: usize, device: &Device) ->
 
 /// Attention, linear layers, activations and the loss, inside of models of every shape.
 #[test]
-fn models_are_their_twins_for_every_shape() {
+fn models_agree_with_the_composed_ones_for_every_shape() {
     let device = Device::flex().autodiff();
     let base = ModelConfig {
         vocab_size: Some(11),
@@ -154,20 +154,20 @@ fn models_are_their_twins_for_every_shape() {
         let model = shaken(model);
         for (batch, time) in [(1, 1), (1, 5), (3, 64), (2, 65), (1, 130)] {
             let run = || gradients(&model, batch, time, &device);
-            let ((loss, fused), (twin_loss, twin)) = (run(), composed(run));
-            assert!((loss - twin_loss).abs() < 1e-5, "{config:?} {batch}x{time}: {loss} {twin_loss}");
-            let size = twin.iter().flatten().fold(0f32, |size, g| size.max(g.abs()));
-            for ((entry, a), b) in table.iter().zip(&fused).zip(&twin) {
+            let ((loss, fused), (reference_loss, reference)) = (run(), composed(run));
+            assert!((loss - reference_loss).abs() < 1e-5, "{config:?} {batch}x{time}: {loss} {reference_loss}");
+            let size = reference.iter().flatten().fold(0f32, |size, g| size.max(g.abs()));
+            for ((entry, a), b) in table.iter().zip(&fused).zip(&reference) {
                 let difference = max_difference(a, b) / size;
                 assert!(difference < 2e-5, "{} {batch}x{time} differs by {difference}: {config:?}", entry.path);
             }
-            assert!(time < 64 || fused != twin, "nothing was fused");
+            assert!(time < 64 || fused != reference, "nothing was fused");
         }
     }
 }
 
 #[test]
-fn a_weighted_loss_is_its_twin() {
+fn a_weighted_loss_agrees_with_the_composed_one() {
     let device = Device::flex().autodiff();
     for (batch, time, vocabulary) in [(1, 1, 2), (3, 7, 65), (4, 64, 1000)] {
         let logits = draw("twins/logits", batch * time, vocabulary, &device) * 3.0;
@@ -182,15 +182,15 @@ fn a_weighted_loss_is_its_twin() {
                 let gradient = host(x.grad(&loss.backward()).unwrap());
                 (loss.into_scalar::<f32>(), gradient)
             };
-            let ((loss, gradient), (twin_loss, twin)) = (run(), composed(run));
-            assert!((loss - twin_loss).abs() < 1e-5 * (1.0 + twin_loss.abs()), "{loss} {twin_loss}");
-            assert!(max_difference(&gradient, &twin) < 1e-6);
+            let ((loss, gradient), (reference_loss, reference)) = (run(), composed(run));
+            assert!((loss - reference_loss).abs() < 1e-5 * (1.0 + reference_loss.abs()), "{loss} {reference_loss}");
+            assert!(max_difference(&gradient, &reference) < 1e-6);
         }
     }
 }
 
 #[test]
-fn adams_update_is_its_twin() {
+fn adams_update_agrees_with_the_composed_one() {
     let config =
         ModelConfig { vocab_size: Some(8), context: 8, d_model: 16, n_layers: 2, n_heads: 2, ..ModelConfig::default() };
     let task = DataConfig::default().load(8).unwrap();
@@ -217,11 +217,14 @@ fn adams_update_is_its_twin() {
                 let norms: Vec<f32> = rows.iter().map(|row| row.grad_norm_clipped).collect();
                 (weights.into_iter().flat_map(|(_, _, values)| values).collect::<Vec<f32>>(), squares, norms)
             };
-            let (fused, twin) = (run(), composed(run));
-            // Lion steps by the sign of a sum that may almost cancel.
+            let (fused, reference) = (run(), composed(run));
+            // Lion steps along the sign of a sum that may almost cancel.
             let bound = if matches!(optimizer, OptimizerConfig::Lion { .. }) { 7e-3 } else { 1e-4 };
-            assert!(max_difference(&fused.0, &twin.0) < bound, "{optimizer:?} {clip:?}");
-            assert!(relative(&fused.1, &twin.1) < 1e-3 && relative(&fused.2, &twin.2) < 1e-3, "{optimizer:?} {clip:?}");
+            assert!(max_difference(&fused.0, &reference.0) < bound, "{optimizer:?} {clip:?}");
+            assert!(
+                relative(&fused.1, &reference.1) < 1e-3 && relative(&fused.2, &reference.2) < 1e-3,
+                "{optimizer:?} {clip:?}"
+            );
         }
     }
 }
@@ -251,9 +254,9 @@ fn over_fifty_steps_the_losses_are_the_same_for_every_placement() {
             }
             read_rows(&rows).iter().map(|row| row.loss).collect::<Vec<f32>>()
         };
-        let (fused, twin) = (run(), composed(run));
-        let difference = max_difference(&fused, &twin);
+        let (fused, reference) = (run(), composed(run));
+        let difference = max_difference(&fused, &reference);
         assert!(difference < 2e-3, "{placement:?}: {difference}");
-        assert!(max_difference(&fused[..5], &twin[..5]) < 1e-5, "{placement:?}");
+        assert!(max_difference(&fused[..5], &reference[..5]) < 1e-5, "{placement:?}");
     }
 }

@@ -11,7 +11,7 @@ use unitgain_model::{
     cross_entropy,
 };
 use unitgain_residual::two_way;
-use unitgain_study::coord_check::{Axis, Conclusion, Options, Report, Verdict, resized, run};
+use unitgain_study::coord_check::{Axis, Conclusion, CoordCheckOptions, CoordCheckReport, Growth, resized, run};
 use unitgain_study::sweep::Sweep;
 use unitgain_train::{Batch, OptimizerConfig, RunConfig, Trainer, WeightDecay, read_rows};
 
@@ -214,12 +214,12 @@ fn sizes_at_init(
     sizes.seen.into_inner().into_iter().map(size).collect()
 }
 
-fn check(model: ModelConfig, lr: f64, axis: Axis, sizes: Vec<usize>) -> Report {
+fn check(model: ModelConfig, lr: f64, axis: Axis, sizes: Vec<usize>) -> CoordCheckReport {
     let text = "[data]\ntask = 'markov'\nvocab_size = 16\norder = 1\nbranching = 4\n[train]\nbatch_size = 4";
     let mut config = RunConfig::parse(text, "test", &[]).unwrap();
     config.model = ModelConfig { vocab_size: None, context: 16, ..model };
     config.optimizer = OptimizerConfig::Adam { lr, betas: [0.9, 0.95], eps: 1e-12, weight_decay: 0.0 };
-    let options = Options { axis, sizes, steps: 3, seeds: 2, tolerance: 0.25 };
+    let options = CoordCheckOptions { axis, sizes, steps: 3, seeds: 2, tolerance: 0.25 };
     run(&config, &options, &mut || ()).unwrap()
 }
 
@@ -233,11 +233,11 @@ fn every_parametrization_passes_the_coordinate_check_over_the_width() {
         let name = model.parametrization;
         let report = check(model, lr, Axis::Width, widths());
         assert_eq!(report.conclusion(), Conclusion::Holds, "{name:?} {report:#?}");
-        assert!(report.layers.iter().any(|l| l.verdict == Verdict::Holds), "{name:?}");
+        assert!(report.layers.iter().any(|l| l.verdict == Growth::Holds), "{name:?}");
     }
     let standard = check(model(Parametrization::Standard {}), 3e-3, Axis::Width, widths());
     assert_eq!(standard.conclusion(), Conclusion::Fails);
-    assert!(standard.layers.iter().filter(|layer| layer.verdict == Verdict::Grows).count() >= 5, "{standard:#?}");
+    assert!(standard.layers.iter().filter(|layer| layer.verdict == Growth::Grows).count() >= 5, "{standard:#?}");
 }
 
 /// And over the depth under those that count it.
@@ -259,7 +259,7 @@ fn depth_parametrizations_pass_the_coordinate_check_over_the_depth() {
         assert_eq!(report.conclusion(), Conclusion::Holds, "{parametrization:?} {report:#?}");
     }
     let mup = check(model(Parametrization::mup(32)), 3e-3, Axis::Depth, depths());
-    assert!(mup.layers.iter().any(|l| l.name == "last block, stream" && l.verdict == Verdict::Grows), "{mup:#?}");
+    assert!(mup.layers.iter().any(|l| l.name == "last block, stream" && l.verdict == Growth::Grows), "{mup:#?}");
 }
 
 /// The factor of attention's logits in every block, as the built model has it, and the parameter table.

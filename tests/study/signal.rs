@@ -186,7 +186,7 @@ fn weights_that_are_not_finite_have_no_singular_values() {
 #[test]
 fn a_coordinate_check_tells_mup_from_standard() {
     use unitgain_model::Parametrization;
-    use unitgain_study::coord_check::{Axis, Conclusion, Options, Verdict, run};
+    use unitgain_study::coord_check::{Axis, Conclusion, CoordCheckOptions, Growth, run};
     let check = |parametrization, lr| {
         let mut config = config(Placement::PreNorm {}, 2);
         config.model = ModelConfig {
@@ -198,14 +198,15 @@ fn a_coordinate_check_tells_mup_from_standard() {
         };
         config.optimizer =
             unitgain_train::OptimizerConfig::Adam { lr, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.0 };
-        let options = Options { axis: Axis::Width, sizes: vec![32, 64, 128, 256], steps: 3, seeds: 2, tolerance: 0.25 };
+        let options =
+            CoordCheckOptions { axis: Axis::Width, sizes: vec![32, 64, 128, 256], steps: 3, seeds: 2, tolerance: 0.25 };
         run(&config, &options, &mut || ()).unwrap()
     };
     let mup = check(Parametrization::mup(32), 3e-3);
     assert_eq!(mup.conclusion(), Conclusion::Holds, "{mup:#?}");
     let standard = check(Parametrization::Standard {}, 3e-3);
     assert_eq!(standard.conclusion(), Conclusion::Fails);
-    let grows = |name: &str| standard.layers.iter().find(|layer| layer.name == name).unwrap().verdict == Verdict::Grows;
+    let grows = |name: &str| standard.layers.iter().find(|layer| layer.name == name).unwrap().verdict == Growth::Grows;
     assert!(grows("logits") && grows("block 2, stream") && grows("block 1, mlp"), "{standard:#?}");
     assert!(!grows("embedding"));
 }
@@ -214,22 +215,22 @@ fn a_coordinate_check_tells_mup_from_standard() {
 #[test]
 fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
     use unitgain_model::NormConfig;
-    use unitgain_study::coord_check::{Axis, Conclusion, Options, Report, Verdict, run};
+    use unitgain_study::coord_check::{Axis, Conclusion, CoordCheckOptions, CoordCheckReport, Growth, run};
     use unitgain_train::OptimizerConfig;
     let sgd = |lr| OptimizerConfig::Sgd { lr, momentum: 0.9, nesterov: false, weight_decay: 0.5 };
     let adamw = |lr| OptimizerConfig::Adamw { lr, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.5.into() };
-    let check = |axis: Axis, optimizer, steps, change: &dyn Fn(&mut RunConfig)| -> (Report, String) {
+    let check = |axis: Axis, optimizer, steps, change: &dyn Fn(&mut RunConfig)| -> (CoordCheckReport, String) {
         let mut config = config(Placement::PreNorm {}, 2);
         config.model = ModelConfig { d_model: 16, context: 12, tie_embeddings: false, ..config.model };
         config.optimizer = optimizer;
         change(&mut config);
         let sizes = if axis == Axis::Width { vec![16, 32, 64] } else { vec![1, 2, 4] };
-        let options = Options { axis, sizes, steps, seeds: 1, tolerance: 1e9 };
+        let options = CoordCheckOptions { axis, sizes, steps, seeds: 1, tolerance: 1e9 };
         let report = run(&config, &options, &mut || ()).unwrap();
         let said = report.said(&options);
         (report, said)
     };
-    let named = |report: &Report, verdict: Verdict| -> Vec<String> {
+    let named = |report: &CoordCheckReport, verdict: Growth| -> Vec<String> {
         report.layers.iter().filter(|layer| layer.verdict == verdict).map(|layer| layer.name.clone()).collect()
     };
     for axis in [Axis::Width, Axis::Depth] {
@@ -266,7 +267,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
         let (report, said) =
             check(axis, adamw(1e-2), 2, &|config| config.model.scale = ScaleConfig::Constant { value: 1e-30 });
         assert_eq!(report.conclusion(), Conclusion::Undecided, "{report:#?}");
-        let still = named(&report, Verdict::Still);
+        let still = named(&report, Growth::Still);
         assert!(still.iter().any(|name| name.ends_with("mlp")) && still.iter().any(|name| name.ends_with("attention")));
         assert!(
             !still.iter().any(|name| name == "embedding" || name == "logits" || name.ends_with("stream")),
@@ -277,7 +278,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
         let waits = |steps| check(axis, adamw(1e-2), steps, &|config| config.model.zero_readout = true).0;
         let report = waits(1);
         assert_eq!(
-            (report.conclusion(), named(&report, Verdict::Holds)),
+            (report.conclusion(), named(&report, Growth::Holds)),
             (Conclusion::Undecided, vec!["logits".into()])
         );
         let report = waits(3);
@@ -288,7 +289,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
         let (report, said) = check(axis, sgd(1e30), 3, &|config| config.train.clip = 0.0.into());
         assert_eq!(report.conclusion(), Conclusion::Fails, "{report:#?}");
         assert!(
-            report.layers.iter().any(|layer| layer.verdict == Verdict::Overflows) && said.contains("overflow"),
+            report.layers.iter().any(|layer| layer.verdict == Growth::Overflows) && said.contains("overflow"),
             "{said}"
         );
     }
@@ -299,14 +300,14 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
         report.layers.iter().map(|layer| layer.changes.clone()).collect::<Vec<_>>()
     };
     assert_eq!(free(0.0), free(0.9));
-    let empty = Report { layers: Vec::new(), targets: 9 };
+    let empty = CoordCheckReport { layers: Vec::new(), targets: 9 };
     assert_eq!(empty.conclusion(), Conclusion::NothingMoved, "a check of nothing");
 }
 
 /// A text of one character asks for nothing that a model could tell apart.
 #[test]
 fn a_text_of_one_character_decides_nothing() {
-    use unitgain_study::coord_check::{Axis, Conclusion, Options, run};
+    use unitgain_study::coord_check::{Axis, Conclusion, CoordCheckOptions, run};
     let scratch = crate::common::Scratch::new("one-character");
     let path = scratch.0.join("a.txt");
     std::fs::write(&path, "a".repeat(4000)).unwrap();
@@ -317,7 +318,8 @@ fn a_text_of_one_character_decides_nothing() {
                  task = 'text'\npath = {path:?}\ntokenizer = '{tokenizer}'\n[train]\nbatch_size = 4"
             );
             let config = RunConfig::parse(&text, "test", &[]).unwrap();
-            let options = Options { axis: Axis::Width, sizes: vec![16, 32], steps: 2, seeds: 1, tolerance: 1e9 };
+            let options =
+                CoordCheckOptions { axis: Axis::Width, sizes: vec![16, 32], steps: 2, seeds: 1, tolerance: 1e9 };
             let Ok(report) = run(&config, &options, &mut || ()) else {
                 assert_eq!(tokenizer, "char");
                 continue;

@@ -411,7 +411,7 @@ fn a_summary_holds_the_process_that_made_it() {
 
 #[test]
 fn a_step_that_diverged_is_made_again_and_says_where() {
-    use unitgain_study::replay::{Pass, replay};
+    use unitgain_study::replay::{Phase, replay};
     let scratch = Scratch::new("replay");
     for policy in ["stop", "{ kind = \"skip\", at_most = 3 }"] {
         let folder = scratch.0.join(&policy[..1]);
@@ -425,7 +425,7 @@ fn a_step_that_diverged_is_made_again_and_says_where() {
             let found = of(divergence.step);
             let first = found.first().unwrap();
             assert!(!found.is_finite && found.from < divergence.step, "{policy}: {found:?}");
-            assert_eq!((first.pass, first.block.is_some()), (Pass::Forward, true), "{policy}: {first:?}");
+            assert_eq!((first.pass, first.block.is_some()), (Phase::Forward, true), "{policy}: {first:?}");
             assert!(divergence.message.contains(&format!("loss {}", found.loss)), "{divergence:?} {}", found.loss);
         }
         // A step that was recorded has the loss of its record, and every number is finite.
@@ -445,7 +445,7 @@ fn a_step_that_diverged_is_made_again_and_says_where() {
 #[test]
 fn a_checkpoint_that_contradicts_itself_is_refused() {
     use unitgain_train::data::Tokenizer;
-    use unitgain_train::folder::checkpoint::{Position, save};
+    use unitgain_train::folder::checkpoint::{Progress, save};
     use unitgain_train::{Digest, Trainer};
     let scratch = Scratch::new("contradiction");
     let folder = broken(&scratch, "run");
@@ -453,33 +453,33 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
     let config = there.config.clone();
     let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, 1, &burn::tensor::Device::flex());
     let trainer = there.load(trainer.unwrap()).unwrap();
-    let good = there.position.clone();
+    let good = there.progress.clone();
     let digest = |lines| Digest { lines, ..good.records };
     let record = records(&folder)[0].clone();
-    let refused = |name: &str, position: Position, as_step: usize| {
+    let refused = |name: &str, progress: Progress, as_step: usize| {
         let folder = broken(&scratch, name);
         fs::remove_dir_all(folder.join("checkpoints")).unwrap();
         fs::create_dir(folder.join("checkpoints")).unwrap();
-        save(&folder.join("checkpoints"), &trainer, &position, &config).unwrap();
+        save(&folder.join("checkpoints"), &trainer, &progress, &config).unwrap();
         let path = |step: usize| folder.join(format!("checkpoints/step_{step:08}.safetensors"));
-        if as_step != position.step {
-            fs::rename(path(position.step), path(as_step)).unwrap();
+        if as_step != progress.step {
+            fs::rename(path(progress.step), path(as_step)).unwrap();
         }
         self::refused(&small(), &folder, Start::Resume)
     };
-    for (name, position, as_step, expected) in [
+    for (name, progress, as_step, expected) in [
         ("name", good.clone(), 12, "its name is of step 12"),
-        ("step", Position { step: 12, ..good.clone() }, 12, "tokens"),
-        ("tokens", Position { tokens: 1, ..good.clone() }, 18, "tokens"),
-        ("tokenizer", Position { tokenizer: Tokenizer::Symbols(9), ..good.clone() }, 18, "tokenizer"),
-        ("rate", Position { rate: 2.0, ..good.clone() }, 18, "rate"),
-        ("nan", Position { rate: f64::NAN, ..good.clone() }, 18, "was not written by unitgain"),
-        ("recent", Position { recent: vec![record.clone(), record], ..good.clone() }, 18, "records"),
-        ("fewer", Position { records: digest(1), ..good.clone() }, 18, "metrics.jsonl"),
-        ("more", Position { records: digest(1 << 50), ..good.clone() }, 18, "metrics.jsonl"),
-        ("data", Position { fingerprint: 7, ..good.clone() }, 18, "another text"),
+        ("step", Progress { step: 12, ..good.clone() }, 12, "tokens"),
+        ("tokens", Progress { tokens: 1, ..good.clone() }, 18, "tokens"),
+        ("tokenizer", Progress { tokenizer: Tokenizer::Symbols(9), ..good.clone() }, 18, "tokenizer"),
+        ("rate", Progress { rate: 2.0, ..good.clone() }, 18, "rate"),
+        ("nan", Progress { rate: f64::NAN, ..good.clone() }, 18, "was not written by unitgain"),
+        ("recent", Progress { recent: vec![record.clone(), record], ..good.clone() }, 18, "records"),
+        ("fewer", Progress { records: digest(1), ..good.clone() }, 18, "metrics.jsonl"),
+        ("more", Progress { records: digest(1 << 50), ..good.clone() }, 18, "metrics.jsonl"),
+        ("data", Progress { fingerprint: 7, ..good.clone() }, 18, "another text"),
     ] {
-        let message = refused(name, position, as_step);
+        let message = refused(name, progress, as_step);
         assert!(message.contains(expected), "{name}: {message}");
     }
 }
@@ -548,8 +548,8 @@ fn a_run_goes_on_under_what_may_change() {
     killed(&config(&[&constant[..], &["train.steps=50"]].concat()), &folder, Start::Resume, |event| {
         matches!(event, Event::Step(9))
     });
-    assert_eq!(Checkpoint::newest(&folder).unwrap().position.step, 5);
-    // One that was stopped has no record of its last step, and does not end there.
+    assert_eq!(Checkpoint::newest(&folder).unwrap().progress.step, 5);
+    // A stopped run has no record of its last step, and cannot end there.
     let folder = scratch.0.join("shorter");
     stopped(&config(&[&constant[..], &["log.every=24", "eval.every=0"]].concat()), &folder, Start::New, 10);
     let message = refused(

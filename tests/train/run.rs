@@ -240,7 +240,7 @@ fn a_run_that_diverges_says_where_and_keeps_what_it_had() {
     let records = records(&scratch.0.join("run"));
     assert_eq!(records.iter().map(|r| r.step).collect::<Vec<_>>(), [1]);
     let newest = Checkpoint::newest(&scratch.0.join("run")).unwrap();
-    assert_eq!(newest.position.step, 1, "no checkpoint of a step that diverged");
+    assert_eq!(newest.progress.step, 1, "no checkpoint of a step that diverged");
 }
 
 #[test]

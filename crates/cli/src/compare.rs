@@ -2,7 +2,7 @@ use super::runs::{Runs, View};
 use super::{Outcome, printable, table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use unitgain_study::compare::{Compared, Comparison, Report};
+use unitgain_study::compare::{CompareReport, Compared, Comparison};
 
 /// Train several configurations on the same batches, over the same seeds, and say how they differ
 #[derive(clap::Args)]
@@ -10,7 +10,7 @@ use unitgain_study::compare::{Compared, Comparison, Report};
     after_help = "Examples:\n  unitgain compare configs/pre_norm.toml configs/post_norm.toml --set train.steps=300\n  \
     unitgain compare configs/compare/24_blocks.toml --out runs/24 --plot 24.svg\n  \
     unitgain compare configs/compare/24_blocks.toml --out runs/24 --reach 1.5 --json\n\n\
-    A comparison that was broken off goes on where it was when the command is given again."
+    An interrupted comparison resumes when the command is repeated."
 )]
 pub(crate) struct Args {
     /// TOML files of runs, or of comparisons: a run and its variants
@@ -42,8 +42,8 @@ impl Args {
         let out = self.out.clone().unwrap_or_else(|| Path::new("runs/compare").join(comparison.name()));
         for difference in comparison.differences.iter().filter(|difference| difference.is_confound()) {
             tracing::warn!(
-                "{} differs too ({}), which no file sets: it follows from what differs. Set it in every configuration \
-                 to compare the rest alone",
+                "{} differs too ({}), which no file sets: it follows from another key. Set it in all configurations \
+                 to compare the other differences alone",
                 difference.key,
                 difference.values.join(", ")
             );
@@ -62,7 +62,7 @@ impl Args {
     }
 }
 
-fn print(report: &Report) -> anyhow::Result<()> {
+fn print(report: &CompareReport) -> anyhow::Result<()> {
     let reach = report.reach.map_or("reach".into(), |reach| format!("steps to {reach:.4}"));
     let header = [
         "",

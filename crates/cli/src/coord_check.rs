@@ -4,17 +4,18 @@ use super::{Outcome, printable, table};
 use serde_json::json;
 use std::io::Write;
 use std::path::PathBuf;
-use unitgain_study::coord_check::{self, Axis, Conclusion, Layer, Options, Verdict};
+use unitgain_study::coord_check::{self, Axis, Conclusion, CoordCheckOptions, Growth, Layer};
 use unitgain_study::plot::{self, Panel};
 
 /// Check whether a parametrization is in force: what a few steps change must not grow with the width, or with the depth
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain coord-check configs/mup.toml --widths 64,128,256,512\n  \
     unitgain coord-check configs/mup.toml --set model.parametrization.kind=standard\n\n\
-    The learning rate is that of the optimizer, constant from the first step, and every step has the same batch, without \
-    weight decay and dropout. A few steps say nothing of what a learning rate does later.\n\n\
-    Exit code 1 where something grows, and where there is nothing to go by: an activation that does not move by more than \
-    rounding at every size, slopes that spread over seeds by more than the tolerance, or data that ask for one token alone.")]
+    The learning rate is the optimizer's, constant from the first step, and all steps use the same batch, without \
+    weight decay and dropout. A few steps do not show the later effect of a learning rate.\n\n\
+    Exit code 1 if an activation grows, or if the check is inconclusive: an activation does not change by more than \
+    rounding at every size, slopes spread over seeds by more than the tolerance, or the data have a single target \
+    token.")]
 pub(crate) struct Args {
     /// The run's TOML file
     config: PathBuf,
@@ -55,7 +56,8 @@ impl Args {
         };
         sizes.sort_unstable();
         sizes.dedup();
-        let options = Options { axis, sizes, steps: self.steps as usize, seeds: self.seeds, tolerance: self.tolerance };
+        let options =
+            CoordCheckOptions { axis, sizes, steps: self.steps as usize, seeds: self.seeds, tolerance: self.tolerance };
         let count = options.sizes.len() as u64 * options.seeds;
         let count = Count::new(count, "model");
         let report = coord_check::run(&config, &options, &mut || count.inc())?;
@@ -81,7 +83,7 @@ impl Args {
     }
 }
 
-fn print(layers: &[Layer], options: &Options) -> anyhow::Result<()> {
+fn print(layers: &[Layer], options: &CoordCheckOptions) -> anyhow::Result<()> {
     let over = options.axis.name();
     let mut header: Vec<String> = vec![format!("change after step {}", options.steps)];
     header.extend(options.sizes.iter().map(|size| format!("{over} {size}")));
@@ -99,12 +101,12 @@ fn print(layers: &[Layer], options: &Options) -> anyhow::Result<()> {
             let by_slope = |a: &usize, b: &usize| layer.slopes[*a].total_cmp(&layer.slopes[*b]);
             let largest = (0..options.steps).filter(has_slope).max_by(by_slope);
             let verdict = match layer.verdict {
-                Verdict::Holds => "holds",
-                Verdict::Grows => "GROWS",
-                Verdict::Shrinks => "shrinks",
-                Verdict::Still => "STILL",
-                Verdict::Undecided => "UNDECIDED",
-                Verdict::Overflows => "OVERFLOWS",
+                Growth::Holds => "holds",
+                Growth::Grows => "GROWS",
+                Growth::Shrinks => "shrinks",
+                Growth::Still => "STILL",
+                Growth::Undecided => "UNDECIDED",
+                Growth::Overflows => "OVERFLOWS",
             };
             let mut cells = vec![layer.name.clone()];
             cells.extend(layer.changes.iter().map(|of_size| table::number(of_size[last])));
@@ -118,7 +120,7 @@ fn print(layers: &[Layer], options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn panels(layers: &[Layer], options: &Options) -> Vec<Panel> {
+fn panels(layers: &[Layer], options: &CoordCheckOptions) -> Vec<Panel> {
     let over = options.axis.name();
     let mut steps = vec![0, options.steps - 1];
     steps.dedup();

@@ -49,7 +49,7 @@ pub(crate) enum Outcome {
     version,
     about = "Train Transformers whose norm placement, residual scaling, init and parametrization are one value each",
     after_help = "Exit codes: 0 success, 1 a run diverged or a check failed, 2 wrong input or a failing machine,\n\
-                  129, 130 and 143 stopped by SIGHUP, Ctrl-C or SIGTERM, after a checkpoint to go on from.\n\
+                  129, 130 and 143 stopped by SIGHUP, Ctrl-C or SIGTERM, after a checkpoint to resume from.\n\
                   Set UNITGAIN_LOG=debug for more messages."
 )]
 struct Cli {

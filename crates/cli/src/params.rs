@@ -11,8 +11,8 @@ use unitgain_train::{Trainer, device};
 #[command(after_help = "Examples:\n  unitgain params configs/pre_norm.toml\n  \
     unitgain params configs/pre_norm.toml --full\n  \
     unitgain params configs/pre_norm.toml --set model.placement=deep_norm --json\n\n\
-    lr is that of the weight at the peak of the schedule; a step takes away lr x weight_decay of it, whichever kind the \
-    decay is of.")]
+    lr is the weight's at the peak of the schedule; a step removes the fraction lr x weight_decay of the weight, for \
+    either kind of decay.")]
 pub(crate) struct Args {
     /// The run's TOML file
     config: PathBuf,

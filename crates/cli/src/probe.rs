@@ -15,7 +15,8 @@ use unitgain_train::folder::checkpoint::Checkpoint;
 #[command(after_help = "Examples:\n  unitgain probe configs/pre_norm.toml\n  \
     unitgain probe configs/pre_norm.toml configs/post_norm.toml --depths 8,16,32,64 --seeds 3 --plot probe.svg\n  \
     unitgain probe configs/pre_norm.toml runs/pre_norm runs/pre_norm/checkpoints/step_00000500.safetensors\n\n\
-    Every model is measured on the batch of its first step, a trained one too, whose seeds change the batch alone.")]
+    All models, also trained ones, are measured on the batch of the first step; seeds of a trained model change only \
+        the batch.")]
 pub(crate) struct Args {
     /// TOML files of runs, measured at step 0; run folders, at their newest checkpoint; checkpoints
     #[arg(required = true, value_name = "CONFIG|RUN|CHECKPOINT")]
@@ -81,7 +82,7 @@ impl Source {
     fn step(&self) -> usize {
         match self {
             Self::New(_) => 0,
-            Self::Trained(checkpoint, _) => checkpoint.position.step,
+            Self::Trained(checkpoint, _) => checkpoint.progress.step,
         }
     }
 
@@ -169,8 +170,8 @@ impl Args {
             let is_trained = matches!(source, Source::Trained(..));
             if is_trained && !(self.depths.is_empty() && self.widths.is_empty()) {
                 anyhow::bail!(
-                    "--depths and --widths are for configurations, and {} is trained: its size is what it is. Leave \
-                     them out, or give the run of each size",
+                    "--depths and --widths are for configurations, and {} is trained: its size is fixed. Leave them \
+                     out, or give the run of each size",
                     path.display()
                 );
             }
@@ -222,13 +223,13 @@ impl Args {
                 let name = job.name(several);
                 writeln!(
                     out,
-                    "{name}: {none} of {} blocks have no gradient at step 0, and no ratio says anything of them",
+                    "{name}: {none} of {} blocks have no gradient at step 0, so their ratios mean nothing",
                     job.depth
                 )?;
             }
         }
         if !is_finite {
-            writeln!(out, "not every number is finite: something overflows at step 0")?;
+            writeln!(out, "some numbers are not finite: something overflows at step 0")?;
         }
         Ok(outcome)
     }

@@ -2,13 +2,14 @@ use super::progress::Count;
 use super::{Outcome, printable, table};
 use std::io::Write;
 use std::path::PathBuf;
-use unitgain_study::replay::{Look, Replay, replay};
+use unitgain_study::replay::{Replay, TensorStats, replay};
 use unitgain_train::Summary;
 
 /// Make one step of a run again, and say where its first number stands that is not finite
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain replay runs/post\n  unitgain replay runs/post --step 120 --full\n\n\
-    The step is made from the newest checkpoint before it, or from the first step. Exit code 1 if a number is not finite.")]
+    The step is repeated from the newest checkpoint before it, or from the first step. Exit code 1 if a number is not \
+        finite.")]
 pub(crate) struct Args {
     /// The run folder
     run: PathBuf,
@@ -48,7 +49,7 @@ impl Args {
     fn last_divergence(&self) -> anyhow::Result<usize> {
         let last = Summary::of_run(&self.run)?.divergences.last().map(|divergence| divergence.step);
         last.ok_or_else(|| {
-            anyhow::anyhow!("the run in {} has not diverged; say which step with --step", self.run.display())
+            anyhow::anyhow!("the run in {} has not diverged; give a step with --step", self.run.display())
         })
     }
 
@@ -69,7 +70,7 @@ impl Args {
             None if found.is_finite => writeln!(out, "every number of the step is finite")?,
             None => writeln!(
                 out,
-                "every tensor is finite when it is computed by itself, and not as the run computes it: a sum of squares or a \
+                "each tensor is finite when computed alone, but not as computed in the run: a sum of squares or a \
                  fused operation overflows"
             )?,
         }
@@ -77,13 +78,13 @@ impl Args {
     }
 }
 
-fn describe(look: &Look) -> String {
+fn describe(look: &TensorStats) -> String {
     let block = look.block.map_or(String::new(), |block| format!(", block {block}"));
     let role = look.role.as_ref().map_or(String::new(), |role| format!(", role {role}"));
     format!("{}{block}{role}: {} ({} of {} elements)", look.pass.name(), look.what, look.not_finite, look.elements)
 }
 
-fn cells(look: &Look) -> Vec<String> {
+fn cells(look: &TensorStats) -> Vec<String> {
     vec![
         look.pass.name().into(),
         look.block.map_or(String::new(), |block| block.to_string()),

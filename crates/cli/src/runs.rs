@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use unitgain_model::Plan;
 use unitgain_study::plot::{self, Panel};
-use unitgain_study::sweep::{Event, Job, Options};
+use unitgain_study::sweep::{Job, PoolEvent, PoolOptions};
 use unitgain_train::Summary;
 use unitgain_train::device::memory;
 use unitgain_train::folder::metrics::Status;
@@ -95,8 +95,8 @@ impl Runs {
         &self,
         out: &Path,
         jobs: impl Iterator<Item = &'a Job> + Clone,
-    ) -> anyhow::Result<Options> {
-        Ok(Options {
+    ) -> anyhow::Result<PoolOptions> {
+        Ok(PoolOptions {
             program: std::env::current_exe()?,
             out: out.to_path_buf(),
             jobs: self.jobs.map(|jobs| jobs as usize),
@@ -124,10 +124,10 @@ impl View {
         Self { stop, bar: progress::bar(0, "step ", "{msg} {eta} left"), runs, ended: 0, earlier: 0, diverged: 0 }
     }
 
-    /// Shows an event; breaks where a signal asks to stop.
-    pub(crate) fn show(&mut self, event: &Event<'_>) -> ControlFlow<()> {
+    /// Shows an event; breaks after a signal.
+    pub(crate) fn show(&mut self, event: &PoolEvent<'_>) -> ControlFlow<()> {
         match event {
-            Event::Steps(made, of) => {
+            PoolEvent::Steps(made, of) => {
                 if self.bar.length() != Some(*of as u64) {
                     self.bar.set_length(*of as u64);
                     self.bar.set_position(*made as u64);
@@ -137,7 +137,7 @@ impl View {
                 self.bar.set_position(*made as u64);
                 self.bar.set_message(format!("{}/{} runs, {} diverged,", self.ended, self.runs, self.diverged));
             }
-            Event::Ended { run, summary, earlier } => {
+            PoolEvent::Ended { run, summary, earlier } => {
                 self.ended += 1;
                 self.diverged += usize::from(summary.status == Status::Diverged);
                 self.earlier += usize::from(*earlier);

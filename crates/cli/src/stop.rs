@@ -36,7 +36,7 @@ impl Stop {
                 .and_then(|_| flag::register(signal, Arc::clone(&armed)))
                 .and_then(|_| flag::register_usize(signal, Arc::clone(&self.signal), signal as usize));
             if let Err(e) = taken {
-                tracing::warn!("signal {signal} cannot be taken, and ends the command at once: {e}");
+                tracing::warn!("signal {signal} cannot be caught, and ends the command at once: {e}");
             }
         }
     }
@@ -51,7 +51,7 @@ impl Stop {
             let _ = signal.compare_exchange(0, SIGTERM as usize, Ordering::Relaxed, Ordering::Relaxed);
         };
         if let Err(e) = std::thread::Builder::new().name("input".into()).spawn(watch) {
-            tracing::warn!("the run does not stop with the command that started it: {e}");
+            tracing::warn!("the run will not stop with the command that started it: {e}");
         }
     }
 

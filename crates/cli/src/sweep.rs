@@ -2,7 +2,7 @@ use super::runs::{Runs, View};
 use super::{Outcome, printable, table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use unitgain_study::sweep::{AtSize, Cell, Edge, Layout, Planned, Report, Sweep, shortest};
+use unitgain_study::sweep::{AtSize, Cell, Edge, Layout, Planned, Sweep, SweepReport, shortest};
 use unitgain_train::folder::metrics::Status;
 
 /// Make a run at every combination of some values, and say where the best learning rate is and whether it moves
@@ -11,7 +11,7 @@ use unitgain_train::folder::metrics::Status;
     unitgain sweep configs/sweeps/sp_small.toml --jobs 2 --out runs/sp --plot sp.svg\n  \
     unitgain sweep configs/sweeps/mup_width.toml --set train.steps=100 --check\n  \
     unitgain sweep configs/sweeps/mup_width.toml --dry-run\n\n\
-    A sweep that was broken off goes on where it was when the command is given again.")]
+    An interrupted sweep resumes when the command is repeated.")]
 pub(crate) struct Args {
     /// The sweep's TOML file
     sweep: PathBuf,
@@ -100,7 +100,7 @@ fn print_plan(sweep: &Sweep, out: &Path, is_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(report: &Report) -> anyhow::Result<()> {
+fn print(report: &SweepReport) -> anyhow::Result<()> {
     let mut out = printable::out();
     if let Some(horizon) = report.horizon {
         writeln!(out, "{} runs of {} steps, {} tokens\n", report.runs.len(), horizon.steps, horizon.tokens)?;
@@ -124,11 +124,11 @@ fn print(report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn size_name(report: &Report, at: &AtSize) -> String {
+fn size_name(report: &SweepReport, at: &AtSize) -> String {
     report.named(&at.at, |axis| Some(axis) == report.layout.size)
 }
 
-fn print_optima(report: &Report, sizes: &[AtSize]) -> anyhow::Result<()> {
+fn print_optima(report: &SweepReport, sizes: &[AtSize]) -> anyhow::Result<()> {
     let header = ["", "best lr", "of the grid", "loss there", "+-", "shift", "over seeds", ""];
     let rows: Vec<Vec<String>> = sizes
         .iter()
@@ -158,8 +158,8 @@ fn print_optima(report: &Report, sizes: &[AtSize]) -> anyhow::Result<()> {
     Ok(table::print(&header, &rows, &[1, 2, 3, 4, 5, 6])?)
 }
 
-/// Mean losses: a row a learning rate, a column a size.
-fn print_grid(report: &Report, sizes: &[AtSize], lr: usize) -> anyhow::Result<()> {
+/// Mean losses, with a row per learning rate and a column per size.
+fn print_grid(report: &SweepReport, sizes: &[AtSize], lr: usize) -> anyhow::Result<()> {
     let names: Vec<String> = sizes.iter().map(|at| size_name(report, at)).collect();
     let mut header = vec!["lr"];
     header.extend(names.iter().map(|name| if name.is_empty() { "loss" } else { name.as_str() }));
@@ -193,8 +193,8 @@ fn shown(cell: &Cell) -> String {
     }
 }
 
-/// Without learning rates: mean and deviation of every combination.
-fn print_cells(report: &Report) -> anyhow::Result<()> {
+/// Means and deviations of all combinations, if there is no axis of learning rates.
+fn print_cells(report: &SweepReport) -> anyhow::Result<()> {
     let rows: Vec<Vec<String>> = report
         .analysis
         .cells

@@ -111,8 +111,7 @@ pub fn threads(configs: &[(String, RunConfig)]) -> Result<usize, Error> {
     match configs.iter().find(|(_, config)| config.threads != first) {
         Some((name, config)) => {
             let problem = format!(
-                "of {} and {} of {name} cannot be measured side by side; give all of them one with \
-                 --set threads=N",
+                "of {} and {} of {name} differ; set one value for all with --set threads=N",
                 configs[0].0, config.threads
             );
             Err(Error::value("threads", first, problem))

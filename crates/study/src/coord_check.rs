@@ -25,8 +25,8 @@ pub enum Axis {
 
 /// How much is measured.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// What is varied.
+pub struct CoordCheckOptions {
+    /// The size that is varied.
     pub axis: Axis,
     /// At least two sizes.
     pub sizes: Vec<usize>,
@@ -50,15 +50,15 @@ pub struct Layer {
     pub slopes: Vec<f64>,
     /// Standard deviation of the slopes over seeds; NaN for one seed.
     pub spread: Vec<f64>,
-    /// What it says.
-    pub verdict: Verdict,
+    /// Whether the changes grow with the size.
+    pub verdict: Growth,
 }
 
 /// What the slopes of an activation say. Steps after which it has not yet moved at every size are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// After no step the slope is above the tolerance.
+pub enum Growth {
+    /// The slope never exceeds the tolerance.
     Holds,
     /// After some step it is: larger models move more.
     Grows,
@@ -75,8 +75,8 @@ pub enum Verdict {
 
 /// What a check found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Every activation.
+pub struct CoordCheckReport {
+    /// Results for each activation.
     pub layers: Vec<Layer>,
     /// Number of different tokens that a batch asks for, the fewest of all batches. Where there is but one, nothing has to be
     /// told from anything.
@@ -97,15 +97,15 @@ pub enum Conclusion {
     NothingMoved,
 }
 
-impl Report {
-    /// The verdict of the whole. A check of nothing does not hold.
+impl CoordCheckReport {
+    /// The overall conclusion. A check without activations does not hold.
     pub fn conclusion(&self) -> Conclusion {
-        let any = |verdicts: &[Verdict]| self.layers.iter().any(|layer| verdicts.contains(&layer.verdict));
-        if self.layers.iter().all(|layer| layer.verdict == Verdict::Still) {
+        let any = |verdicts: &[Growth]| self.layers.iter().any(|layer| verdicts.contains(&layer.verdict));
+        if self.layers.iter().all(|layer| layer.verdict == Growth::Still) {
             Conclusion::NothingMoved
-        } else if any(&[Verdict::Grows, Verdict::Overflows]) {
+        } else if any(&[Growth::Grows, Growth::Overflows]) {
             Conclusion::Fails
-        } else if self.targets < 2 || any(&[Verdict::Still, Verdict::Undecided]) {
+        } else if self.targets < 2 || any(&[Growth::Still, Growth::Undecided]) {
             Conclusion::Undecided
         } else {
             Conclusion::Holds
@@ -113,33 +113,32 @@ impl Report {
     }
 
     /// The conclusion as a sentence, with its reason.
-    pub fn said(&self, options: &Options) -> String {
+    pub fn said(&self, options: &CoordCheckOptions) -> String {
         let over = options.axis.name();
-        let names = |verdicts: &[Verdict]| -> Vec<&str> {
+        let names = |verdicts: &[Growth]| -> Vec<&str> {
             let with = self.layers.iter().filter(|layer| verdicts.contains(&layer.verdict));
             with.map(|layer| layer.name.as_str()).collect()
         };
-        let (still, spread) = (names(&[Verdict::Still]), names(&[Verdict::Undecided]));
+        let (still, spread) = (names(&[Growth::Still]), names(&[Growth::Undecided]));
         let (steps, all) = (options.steps, self.layers.len());
         match self.conclusion() {
             Conclusion::Holds => format!("holds: what {steps} steps change does not grow with the {over}"),
             Conclusion::Fails => {
-                let (grow, overflow) = (names(&[Verdict::Grows]).len(), names(&[Verdict::Overflows]).len());
+                let (grow, overflow) = (names(&[Growth::Grows]).len(), names(&[Growth::Overflows]).len());
                 let overflow = if overflow > 0 { format!(", and {overflow} overflow") } else { String::new() };
                 format!("fails: {grow} of {all} activations change more with the {over}{overflow}")
             }
             Conclusion::NothingMoved => format!(
-                "nothing moved: {steps} steps changed no activation at every {over} by more than rounding, so that there is \
-                 nothing to compare. The learning rate is too small, or the loss has no gradient"
+                "nothing moved: {steps} steps changed no activation by more than rounding at every {over}, so there \
+                 is nothing to compare. The learning rate is too small, or the loss has no gradient"
             ),
             Conclusion::Undecided if self.targets < 2 => {
-                "undecided: every token that a batch asks for is the same, so \
-                 that there is nothing to tell apart; take other data"
+                "undecided: every target token of a batch is the same, so there is nothing to learn; use other data"
                     .into()
             }
             Conclusion::Undecided if !still.is_empty() => format!(
-                "undecided: {} of {all} activations did not move at every {over}, so that nothing is known of them: {}. Their \
-                 branch is dead, or writes nothing that the stream could hold, or the learning rate or --steps are too small",
+                "undecided: {} of {all} activations did not move at every {over}: {}. Their branch is dead, or its \
+                 output is below the precision of the stream, or the learning rate or --steps are too small",
                 still.len(),
                 still.join("; ")
             ),
@@ -177,7 +176,7 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
             let width = model.d_model.max(1);
             let scaled = |key: &str, n: usize, leave: &str| {
                 let problem =
-                    || format!("at width {width} is no whole number at width {size}; {leave}, or take other widths");
+                    || format!("at width {width} is not an integer at width {size}; {leave}, or use other widths");
                 let all = n.checked_mul(size).filter(|all| all.is_multiple_of(width));
                 all.map(|all| all / width).ok_or_else(|| Error::value(key, n, problem()))
             };
@@ -197,7 +196,11 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
 ///
 /// # Errors
 /// As [`RunConfig::prepare`], and for fewer than two different sizes, no step or no seed.
-pub fn run(config: &RunConfig, options: &Options, progress: &mut (dyn FnMut() + Send)) -> Result<Report, Error> {
+pub fn run(
+    config: &RunConfig,
+    options: &CoordCheckOptions,
+    progress: &mut (dyn FnMut() + Send),
+) -> Result<CoordCheckReport, Error> {
     options.check()?;
     // Before anything is measured.
     for size in &options.sizes {
@@ -228,7 +231,7 @@ pub struct Subject<M = Transformer> {
     pub precision: Precision,
 }
 
-impl Options {
+impl CoordCheckOptions {
     fn check(&self) -> Result<(), Error> {
         let different: HashSet<usize> = self.sizes.iter().copied().collect();
         if different.len() < 2 || different.len() < self.sizes.len() {
@@ -267,10 +270,10 @@ type Movements = BTreeMap<Name, Movement>;
 /// # Errors
 /// Those of `build`, and [`Error::Config`] for fewer than two different sizes, no step or no seed.
 pub fn of_models<M: LanguageModel>(
-    options: &Options,
+    options: &CoordCheckOptions,
     mut build: impl FnMut(usize, u64) -> Result<Subject<M>, Error>,
     progress: &mut dyn FnMut(),
-) -> Result<Report, Error> {
+) -> Result<CoordCheckReport, Error> {
     options.check()?;
     // By seed and size.
     let mut all: Vec<Vec<Movements>> = Vec::new();
@@ -286,10 +289,10 @@ pub fn of_models<M: LanguageModel>(
         all.push(of_seed);
     }
     let names: Vec<Name> = all[0][0].keys().copied().collect();
-    Ok(Report { layers: names.into_iter().map(|name| layer(name, &all, options)).collect(), targets })
+    Ok(CoordCheckReport { layers: names.into_iter().map(|name| layer(name, &all, options)).collect(), targets })
 }
 
-fn layer(name: Name, all: &[Vec<Movements>], options: &Options) -> Layer {
+fn layer(name: Name, all: &[Vec<Movements>], options: &CoordCheckOptions) -> Layer {
     let seeds = all.len() as f64;
     let of = |size: usize, step: usize| all.iter().map(|seed| seed[size][&name].changes[step]).sum::<f64>() / seeds;
     let changes: Vec<Vec<f64>> =
@@ -304,26 +307,26 @@ fn layer(name: Name, all: &[Vec<Movements>], options: &Options) -> Layer {
         .map(|step| if has_moved(step) { mean_and_std(&each(step)) } else { (f64::NAN, f64::NAN) })
         .unzip();
     let has_overflown = changes.iter().flatten().any(|change| !change.is_finite());
-    let mut layer = Layer { name: name.shown(options.axis), changes, slopes, spread, verdict: Verdict::Overflows };
+    let mut layer = Layer { name: name.shown(options.axis), changes, slopes, spread, verdict: Growth::Overflows };
     if !has_overflown {
-        layer.verdict = verdict(&layer.slopes, &layer.spread, options.tolerance);
+        layer.verdict = growth(&layer.slopes, &layer.spread, options.tolerance);
     }
     layer
 }
 
-/// The verdict of the slopes after each step; a slope is NaN where there is none.
-fn verdict(slopes: &[f64], spread: &[f64], tolerance: f64) -> Verdict {
+/// The growth, from the slope after each step (NaN if there is none) and its spread over the seeds.
+fn growth(slopes: &[f64], spread: &[f64], tolerance: f64) -> Growth {
     let steps = || slopes.iter().zip(spread).filter(|(slope, _)| !slope.is_nan());
     if slopes.last().is_none_or(|slope| slope.is_nan()) {
-        Verdict::Still
+        Growth::Still
     } else if steps().any(|(slope, _)| *slope > tolerance) {
-        Verdict::Grows
+        Growth::Grows
     } else if steps().any(|(slope, spread)| *spread > tolerance && slope + spread > tolerance) {
-        Verdict::Undecided
+        Growth::Undecided
     } else if steps().all(|(slope, _)| *slope < -tolerance) {
-        Verdict::Shrinks
+        Growth::Shrinks
     } else {
-        Verdict::Holds
+        Growth::Holds
     }
 }
 
@@ -358,7 +361,7 @@ impl Name {
 }
 
 /// The model of a configuration, calibrated and without dropout.
-fn subject(config: &RunConfig, options: &Options) -> Result<Subject, Error> {
+fn subject(config: &RunConfig, options: &CoordCheckOptions) -> Result<Subject, Error> {
     let (config, task) = config.prepare()?;
     let config = RunConfig { optimizer: config.optimizer.without_decay(), ..config };
     if device::is_host(&config.backend) {
@@ -376,8 +379,8 @@ fn subject(config: &RunConfig, options: &Options) -> Result<Subject, Error> {
     })
 }
 
-/// What a few steps do to every activation of one model, and how many different tokens its batch asks for.
-fn movements<M: LanguageModel>(subject: Subject<M>, options: &Options) -> (Movements, usize) {
+/// The change of every activation of a model, and the number of distinct target tokens.
+fn movements<M: LanguageModel>(subject: Subject<M>, options: &CoordCheckOptions) -> (Movements, usize) {
     let Subject { mut trainer, batch, blocks, lr, precision } = subject;
     let targets: HashSet<i32> = batch.asked_targets().map(|(_, target)| target).collect();
     let first = seen(&trainer, &batch, blocks, options.axis);
@@ -485,23 +488,23 @@ mod tests {
     #[test]
     fn a_verdict_needs_slopes_and_seeds_that_agree() {
         for (slopes, spread, expected) in [
-            (&[0.1, 0.2][..], &[0.1, 0.1][..], Verdict::Holds),
-            (&[0.1, 0.3], &[0.0, 0.0], Verdict::Grows),
-            (&[0.3, 0.1], &[9.0, 9.0], Verdict::Grows),
-            (&[-0.3, -0.4], &[0.1, NONE], Verdict::Shrinks),
-            // Steps before it moved are left out, and what never moved has no verdict.
-            (&[NONE, 0.2], &[NONE, 0.1], Verdict::Holds),
-            (&[NONE, 0.3], &[NONE, 0.1], Verdict::Grows),
-            (&[NONE, NONE], &[NONE, NONE], Verdict::Still),
-            (&[0.1, NONE], &[0.1, NONE], Verdict::Still),
-            (&[], &[], Verdict::Still),
-            // A mean that holds and seeds that do not; a spread all of which is below the tolerance.
-            (&[0.1, 0.1], &[0.1, 0.9], Verdict::Undecided),
-            (&[-1.0, -1.0], &[0.5, 0.5], Verdict::Shrinks),
-            // One seed knows nothing of a spread.
-            (&[0.1], &[NONE], Verdict::Holds),
+            (&[0.1, 0.2][..], &[0.1, 0.1][..], Growth::Holds),
+            (&[0.1, 0.3], &[0.0, 0.0], Growth::Grows),
+            (&[0.3, 0.1], &[9.0, 9.0], Growth::Grows),
+            (&[-0.3, -0.4], &[0.1, NONE], Growth::Shrinks),
+            // Steps before the first change do not count; an activation that never changes is still.
+            (&[NONE, 0.2], &[NONE, 0.1], Growth::Holds),
+            (&[NONE, 0.3], &[NONE, 0.1], Growth::Grows),
+            (&[NONE, NONE], &[NONE, NONE], Growth::Still),
+            (&[0.1, NONE], &[0.1, NONE], Growth::Still),
+            (&[], &[], Growth::Still),
+            // The mean holds but the seeds do not; a spread entirely below the tolerance.
+            (&[0.1, 0.1], &[0.1, 0.9], Growth::Undecided),
+            (&[-1.0, -1.0], &[0.5, 0.5], Growth::Shrinks),
+            // A single seed has no spread.
+            (&[0.1], &[NONE], Growth::Holds),
         ] {
-            assert_eq!(verdict(slopes, spread, 0.25), expected, "{slopes:?} {spread:?}");
+            assert_eq!(growth(slopes, spread, 0.25), expected, "{slopes:?} {spread:?}");
         }
     }
 
@@ -514,8 +517,8 @@ mod tests {
             spread: Vec::new(),
             verdict,
         };
-        let options = Options { axis: Axis::Depth, sizes: vec![1, 2], steps: 4, seeds: 1, tolerance: 0.25 };
-        use Verdict::{Grows, Holds, Overflows, Shrinks, Still, Undecided};
+        let options = CoordCheckOptions { axis: Axis::Depth, sizes: vec![1, 2], steps: 4, seeds: 1, tolerance: 0.25 };
+        use Growth::{Grows, Holds, Overflows, Shrinks, Still, Undecided};
         for (verdicts, targets, expected, says) in [
             (&[Holds, Shrinks][..], 2, Conclusion::Holds, "holds: what 4 steps change does not grow with the depth"),
             (&[Holds, Grows, Still], 2, Conclusion::Fails, "fails: 1 of 3 activations"),
@@ -526,7 +529,7 @@ mod tests {
             (&[Still, Still], 2, Conclusion::NothingMoved, "nothing moved"),
             (&[], 2, Conclusion::NothingMoved, "nothing moved"),
         ] {
-            let report = Report { layers: verdicts.iter().copied().map(layer).collect(), targets };
+            let report = CoordCheckReport { layers: verdicts.iter().copied().map(layer).collect(), targets };
             assert_eq!(report.conclusion(), expected, "{verdicts:?}");
             assert!(report.said(&options).contains(says), "{}", report.said(&options));
         }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use unitgain_model::{Branch, ParamTable, Point, Probe, weights};
 use unitgain_train::folder::CHECKPOINTS;
-use unitgain_train::folder::checkpoint::{self, Checkpoint, Position, host};
+use unitgain_train::folder::checkpoint::{self, Checkpoint, Progress, host};
 use unitgain_train::run::divergence::{Action, Divergence};
 use unitgain_train::run::lr;
 use unitgain_train::{
@@ -19,7 +19,7 @@ use unitgain_train::{
 /// The part of a step that a number belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Pass {
+pub enum Phase {
     /// The forward pass and the loss.
     Forward,
     /// The backward pass.
@@ -28,8 +28,8 @@ pub enum Pass {
     Update,
 }
 
-impl Pass {
-    /// As it is written.
+impl Phase {
+    /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
@@ -41,10 +41,10 @@ impl Pass {
 
 /// A tensor of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Look {
-    /// Where in the step.
-    pub pass: Pass,
-    /// Block, for a tensor inside one.
+pub struct TensorStats {
+    /// Part of the step.
+    pub pass: Phase,
+    /// Index of the block, for tensors inside one.
     pub block: Option<usize>,
     /// Role of the weight that it belongs to: the output of that linear layer, its gradient, or itself.
     pub role: Option<String>,
@@ -71,13 +71,13 @@ pub struct Replay {
     pub loss: f32,
     /// Whether loss and gradients of the step, made as the run makes it, are finite.
     pub is_finite: bool,
-    /// Every tensor that was looked at.
-    pub looks: Vec<Look>,
+    /// Statistics of each inspected tensor.
+    pub looks: Vec<TensorStats>,
 }
 
 impl Replay {
-    /// The first tensor that is not finite.
-    pub fn first(&self) -> Option<&Look> {
+    /// The first tensor with elements that are not finite.
+    pub fn first(&self) -> Option<&TensorStats> {
         self.looks.iter().find(|look| look.not_finite > 0)
     }
 }
@@ -101,22 +101,22 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
     device::compute(&config, || {
         let (config, task) = config.prepare()?;
         let device = device::from_name(&config.backend)?;
-        let (mut trainer, position) = match checkpoint {
+        let (mut trainer, progress) = match checkpoint {
             Some(checkpoint) => {
                 checkpoint.check_data(&task)?;
-                (checkpoint.trainer(&config, &device)?, checkpoint.position)
+                (checkpoint.trainer(&config, &device)?, checkpoint.progress)
             }
             None => {
                 let trainer = Trainer::of(&config, &device)?;
-                (calibrate(trainer, &config, &task, &mut |_, _| ())?.0, Position::start(&task))
+                (calibrate(trainer, &config, &task, &mut |_, _| ())?.0, Progress::start(&task))
             }
         };
-        for made in position.step + 1..step {
+        for made in progress.step + 1..step {
             if !course.is_skipped(made) {
                 let lr = lr(&config, course.rate(made), made);
                 trainer = trainer.step(&config.batches(&task, made), lr, false).0;
             }
-            on_step(made - position.step, step - position.step);
+            on_step(made - progress.step, step - progress.step);
         }
         let batches = config.batches(&task, step);
         let mut looks = Vec::new();
@@ -125,7 +125,7 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
             weights::of(&trainer.model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
         for (micro, batch) in batches.iter().enumerate() {
             trainer.seed_dropout(micro);
-            look_at(&trainer, batch, config.model.attention_softcap, &mut looks);
+            inspect(&trainer, batch, config.model.attention_softcap, &mut looks);
         }
         trainer.model = weights::assign(trainer.model, &before)
             .unwrap_or_else(|problem| unreachable!("the model's own weights: {problem}"));
@@ -135,15 +135,15 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
         let updated = weights::of(&trainer.model);
         for (entry, (_, _, values)) in trainer.table.iter().zip(&updated) {
             let role = Some(entry.role().name().to_string());
-            looks.push(looked(Pass::Update, entry.block, role, entry.path.clone(), values.iter().copied()));
+            looks.push(stats(Phase::Update, entry.block, role, entry.path.clone(), values.iter().copied()));
         }
-        on_step(step - position.step, step - position.step);
+        on_step(step - progress.step, step - progress.step);
         if let Some(recorded) = course.recorded.filter(|loss| loss.to_bits() != row.loss.to_bits()) {
             tracing::warn!("the loss of step {step} is {}, and the run recorded {recorded}", row.loss);
         }
         Ok(Replay {
             step,
-            from: position.step,
+            from: progress.step,
             lr,
             loss: row.loss,
             is_finite: row.not_finite(&trainer.table).is_none(),
@@ -166,7 +166,7 @@ impl Course {
     fn of(folder: &Path, step: usize) -> Result<Self, Error> {
         let mut divergences = match Summary::of_run(folder) {
             Ok(summary) => summary.divergences,
-            Err(_) => Checkpoint::of_run(folder)?.map_or(Vec::new(), |checkpoint| checkpoint.position.divergences),
+            Err(_) => Checkpoint::of_run(folder)?.map_or(Vec::new(), |checkpoint| checkpoint.progress.divergences),
         };
         let records = metrics::of_run(folder).unwrap_or_default();
         let recorded = records.iter().find(|record| record.step == step).map(|record| record.loss);
@@ -201,14 +201,14 @@ fn before(folder: &Path, step: usize, last: usize) -> Result<Option<Checkpoint>,
     earlier.map(|path| Checkpoint::read(path)).transpose()
 }
 
-/// Looks at a tensor's elements.
-fn looked(
-    pass: Pass,
+/// Computes the statistics of a tensor.
+fn stats(
+    pass: Phase,
     block: Option<usize>,
     role: Option<String>,
     what: String,
     values: impl Iterator<Item = f32>,
-) -> Look {
+) -> TensorStats {
     let (mut largest, mut not_finite, mut elements) = (0.0f64, 0, 0);
     for value in values {
         elements += 1;
@@ -218,11 +218,11 @@ fn looked(
             not_finite += 1;
         }
     }
-    Look { pass, block, role, what, largest, not_finite, elements }
+    TensorStats { pass, block, role, what, largest, not_finite, elements }
 }
 
-/// Looks at the forward and the backward pass of a micro-batch.
-fn look_at(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<Look>) {
+/// Inspects the forward and the backward pass of a micro-batch.
+fn inspect(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<TensorStats>) {
     let plain = trainer.device().clone();
     let seen = Seen {
         table: &trainer.table,
@@ -233,21 +233,22 @@ fn look_at(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<Look>
     };
     let loss = loss(&trainer.model, batch, &plain, &seen);
     looks.extend(seen.looks.take());
-    looks.push(looked(Pass::Forward, None, None, "loss".into(), host(loss.clone().inner()).into_iter()));
+    looks.push(stats(Phase::Forward, None, None, "loss".into(), host(loss.clone().inner()).into_iter()));
     let mut graph = loss.backward();
     let gradients = Gradients::taken(&mut graph, &trainer.model);
-    let mut each: Vec<Look> = Vec::new();
+    let mut each: Vec<TensorStats> = Vec::new();
     for (entry, gradient) in trainer.table.iter().zip(gradients.iter()) {
         let Some(gradient) = gradient else { continue };
         let values = host(gradient.clone());
         let role = Some(entry.role().name().to_string());
-        each.push(looked(Pass::Backward, entry.block, role, format!("gradient of {}", entry.path), values.into_iter()));
+        each.push(stats(Phase::Backward, entry.block, role, format!("gradient of {}", entry.path), values.into_iter()));
     }
-    // The backward pass goes from the head to the embedding: after the gradient of the stream behind a block come those of
-    // the block's weights, from the last to the first.
-    let mut in_order: Vec<Look> = Vec::new();
-    let (mut inside, outside): (Vec<Look>, Vec<Look>) = each.into_iter().partition(|look| look.block.is_some());
-    let (before, after): (Vec<Look>, Vec<Look>) =
+    // Order of the backward pass, from head to embedding: after the gradient of the stream behind a block come the
+    // gradients of the block's weights, last to first.
+    let mut in_order: Vec<TensorStats> = Vec::new();
+    let (mut inside, outside): (Vec<TensorStats>, Vec<TensorStats>) =
+        each.into_iter().partition(|look| look.block.is_some());
+    let (before, after): (Vec<TensorStats>, Vec<TensorStats>) =
         outside.into_iter().partition(|look| look.role.as_deref() == Some("embedding"));
     in_order.extend(after.into_iter().rev());
     for (point, leaf) in seen.leaves.into_inner().into_iter().rev() {
@@ -255,9 +256,9 @@ fn look_at(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<Look>
         if let Some(gradient) = leaf.grad(&graph) {
             let values = host(gradient);
             let what = format!("gradient of the {}", named(point));
-            in_order.push(looked(Pass::Backward, block, None, what, values.into_iter()));
+            in_order.push(stats(Phase::Backward, block, None, what, values.into_iter()));
         }
-        let (own, others): (Vec<Look>, Vec<Look>) =
+        let (own, others): (Vec<TensorStats>, Vec<TensorStats>) =
             inside.into_iter().partition(|look| block.is_some() && look.block == block);
         in_order.extend(own.into_iter().rev());
         inside = others;
@@ -280,13 +281,13 @@ struct Seen<'a> {
     table: &'a ParamTable,
     paths: HashMap<ParamId, String>,
     softcap: f64,
-    looks: RefCell<Vec<Look>>,
+    looks: RefCell<Vec<TensorStats>>,
     leaves: RefCell<Vec<(Point, Tensor<2>)>>,
 }
 
 impl Seen<'_> {
     fn push(&self, block: Option<usize>, role: Option<String>, what: String, values: Vec<f32>) {
-        self.looks.borrow_mut().push(looked(Pass::Forward, block, role, what, values.into_iter()));
+        self.looks.borrow_mut().push(stats(Phase::Forward, block, role, what, values.into_iter()));
     }
 }
 

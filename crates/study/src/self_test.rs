@@ -69,7 +69,7 @@ pub fn ensure(name: &str, on_check: &mut dyn FnMut(&Check)) -> Result<(), Error>
     }
     let device = device::from_name(name)?;
     let Ok(reference) = device::from_name("flex") else {
-        tracing::warn!("this build has no flex, so that {name} has nothing to be compared with");
+        tracing::warn!("this build has no flex, with which {name} could be compared");
         return Ok(());
     };
     let known = cache().map(|folder| folder.join(format!("{:016x}", identity(name, &device))));
@@ -94,8 +94,8 @@ pub fn ensure(name: &str, on_check: &mut dyn FnMut(&Check)) -> Result<(), Error>
         return Ok(());
     }
     let problem = format!(
-        "its self-test failed: {}. Differences up to {ALLOWED:.0e} are allowed. Update its driver or take another \
-         backend; --skip-self-test trains all the same",
+        "its self-test failed: {}. Differences up to {ALLOWED:.0e} are allowed. Update its driver or use another \
+         backend; --skip-self-test skips the test",
         failed.join("; ")
     );
     Err(Error::Device { name: name.into(), problem })
@@ -143,7 +143,7 @@ fn difference(got: &[f32], want: &[f32]) -> Result<f32, String> {
     }
     for (who, values) in [("the CPU", want), ("it", got)] {
         if values.iter().all(|v| *v == 0.0) {
-            return Err(format!("cannot be compared, as {who} gives nothing but zeros"));
+            return Err(format!("cannot be compared, because {who} gives only zeros"));
         }
     }
     let size = want.iter().fold(1f32, |size, v| size.max(v.abs()));

@@ -156,7 +156,7 @@ pub fn measure_trained(checkpoint: &Checkpoint, config: &RunConfig, spectrum: bo
         checkpoint.check_data(&task)?;
         checkpoint.check_model(&config.model)?;
         let trainer = checkpoint.trainer(&config, &device::from_name(&config.backend)?)?;
-        measured(&config, &task, trainer, checkpoint.position.step, spectrum)
+        measured(&config, &task, trainer, checkpoint.progress.step, spectrum)
     })
 }
 

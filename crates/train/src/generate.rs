@@ -65,8 +65,8 @@ impl Writer {
         let plan = config.plan()?;
         if let Some(norm) = plan.norms().find(|norm| norm.needs_the_sequence()) {
             return Err(Error::Generate(format!(
-                "the run's norm {} is over a whole sequence, which a text that grows token by token does not have; \
-                 generate from a run with a norm of one token",
+                "the run's norm {} normalizes over the whole sequence, which is not known while a text is generated; \
+                 use a run with a norm per token",
                 norm.about().name
             )));
         }
@@ -75,8 +75,8 @@ impl Writer {
         }
         let (model, _) = checkpoint.model(&plan, &device)?;
         let model = model.with_precision(config.train.precision);
-        let tokenizer = checkpoint.position.tokenizer.clone();
-        Ok(Self { model, device, tokenizer, context: config.model.context, step: checkpoint.position.step })
+        let tokenizer = checkpoint.progress.tokenizer.clone();
+        Ok(Self { model, device, tokenizer, context: config.model.context, step: checkpoint.progress.step })
     }
 
     /// Continues `prompt` by `n` tokens, telling `on_token` each, until it breaks off.
@@ -122,8 +122,8 @@ impl Writer {
             };
             let token = choose(&self.logits(&unseen, &mut cache), sampling, &mut rng).ok_or_else(|| {
                 Error::Generate(format!(
-                    "the checkpoint of step {} gives logits that are not finite, from which no token can be drawn: the model \
-                     diverged. Delete that checkpoint to generate from the one before, or train again with a lower \
+                    "the checkpoint of step {} gives logits that are not finite, so no token can be sampled: the \
+                     model diverged. Delete that checkpoint to use the one before, or train again with a lower \
                      optimizer.lr",
                     self.step
                 ))

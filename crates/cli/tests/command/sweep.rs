@@ -252,11 +252,10 @@ fn a_comparison_has_a_row_for_each_configuration() {
     assert_eq!(before, place.read(&format!("{own}/compare.json")));
     let mean = (last("post,seed=1") + last("post,seed=2")) / 2.0;
     assert!((report["configurations"][1]["loss"].as_f64().unwrap() - mean).abs() < 1e-6);
-    // The same seed draws the same matrices, and the same batches at every step: before the first update the losses of
-    // one configuration under two names are equal, and stay so.
-    place.write("pre-twin.toml", &small);
-    let twins = ["compare", "pre.toml", "pre-twin.toml", "--seeds", "1", "--out", "twins", "--reach", "99"];
-    let report = json(&place.good(&[&twins[..], &["--json", "--set", "train.steps=8"]].concat()));
+    // The same seed draws the same matrices and batches: a configuration under two names gives equal losses.
+    place.write("pre-again.toml", &small);
+    let renamed = ["compare", "pre.toml", "pre-again.toml", "--seeds", "1", "--out", "renamed", "--reach", "99"];
+    let report = json(&place.good(&[&renamed[..], &["--json", "--set", "train.steps=8"]].concat()));
     assert_eq!(report["configurations"][0]["loss"], report["configurations"][1]["loss"]);
     assert_eq!(report["configurations"][0]["steps_to_reach"], 1.0);
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::process::Output;
 use unitgain_model::weights::{assign, of as weights};
 use unitgain_train::data::Tokenizer;
-use unitgain_train::folder::checkpoint::{self, Checkpoint, Position};
+use unitgain_train::folder::checkpoint::{self, Checkpoint, Progress};
 use unitgain_train::{Trainer, device};
 
 /// What a terminal would obey: a colour, the start of the line, a bell, text from right to left, a next line, a delete and
@@ -162,9 +162,8 @@ fn a_configuration_that_is_shown_can_be_read_back() {
     place.good(&["train", "again.toml", "--steps", "1"]);
 }
 
-/// Writes a checkpoint of this step beside the newest of `run`: with other weights, and other things that it knows beside
-/// them.
-fn change(place: &Place, step: usize, weight: impl Fn(f32) -> f32, position: impl Fn(&mut Position)) {
+/// Writes a checkpoint of `step` next to the newest of `run`, with changed weights and progress.
+fn change(place: &Place, step: usize, weight: impl Fn(f32) -> f32, progress: impl Fn(&mut Progress)) {
     let run = place.0.join("run");
     let checkpoint = Checkpoint::newest(&run).unwrap();
     let config = &checkpoint.config;
@@ -176,9 +175,9 @@ fn change(place: &Place, step: usize, weight: impl Fn(f32) -> f32, position: imp
         .map(|(path, shape, values)| (path, (shape, values.into_iter().map(&weight).collect())))
         .collect();
     trainer.model = assign(trainer.model, &changed).unwrap();
-    let tokens = checkpoint.position.tokens / checkpoint.position.step * step;
-    let mut other = Position { step, tokens, ..checkpoint.position.clone() };
-    position(&mut other);
+    let tokens = checkpoint.progress.tokens / checkpoint.progress.step * step;
+    let mut other = Progress { step, tokens, ..checkpoint.progress.clone() };
+    progress(&mut other);
     checkpoint::save(&run.join("checkpoints"), &trainer, &other, config).unwrap();
 }
 
@@ -220,7 +219,7 @@ fn a_vocabulary_of_another_size_and_a_symbol_beyond_it_are_refused() {
     ];
     for tokenizer in tokenizers {
         let size = tokenizer.vocab_size();
-        change(&place, 9, |x| x, |position| position.tokenizer = tokenizer.clone());
+        change(&place, 9, |x| x, |progress| progress.tokenizer = tokenizer.clone());
         for arguments in [
             &["generate", "run"][..],
             &["generate", "run", "--prompt", "1099511627776"],

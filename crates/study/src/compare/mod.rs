@@ -6,10 +6,10 @@ mod file;
 mod report;
 
 pub use differences::Difference;
-pub use report::{Compared, OfSeed, Report};
+pub use report::{CompareReport, Compared, OfSeed};
 
 use crate::plot;
-use crate::sweep::{Folder, Job, Mark, OnEvent, Options, Resolver};
+use crate::sweep::{Folder, Job, Mark, OnPoolEvent, PoolOptions, Resolver};
 use report::Run;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -97,9 +97,14 @@ impl Comparison {
     /// learned.
     ///
     /// # Errors
-    /// What a folder or a process refuses, and a folder of another set; [`Error::Run`] with the run that failed, after `compare.json` of what there is
-    /// was written. A run that diverges is a result.
-    pub fn run(&self, options: &Options, reach: Option<f64>, on_event: &mut OnEvent<'_>) -> Result<Report, Error> {
+    /// Errors of the folder or a process; a folder of another set; [`Error::Run`] with the run that failed, after
+    /// writing `compare.json` of the others. Divergence is a result, not an error.
+    pub fn run(
+        &self,
+        options: &PoolOptions,
+        reach: Option<f64>,
+        on_event: &mut OnPoolEvent<'_>,
+    ) -> Result<CompareReport, Error> {
         let set = self.set.clone();
         let is_same = move |there: &str| {
             let there: Option<Table> = toml::from_str(there).ok();
@@ -117,7 +122,7 @@ impl Comparison {
         }
         let configs: Vec<(String, &[Run])> =
             self.names.iter().cloned().zip(runs.chunks(self.seeds.len().max(1))).collect();
-        let report = Report::new(&configs, &self.seeds, reach, self.differences.clone());
+        let report = CompareReport::new(&configs, &self.seeds, reach, self.differences.clone());
         write_atomically(&options.out.join("compare.json"), format!("{}\n", report.to_json()).as_bytes())?;
         match ended.failure {
             Some(failure) => Err(failure),

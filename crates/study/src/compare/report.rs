@@ -21,7 +21,7 @@ pub(super) struct Run {
 
 /// `compare.json`: a comparison in one object. A number that is not finite is `null`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct CompareReport {
     /// Version of the format.
     pub format: u32,
     /// Of every configuration.
@@ -113,7 +113,7 @@ pub struct OfSeed {
     pub seconds: Option<f64>,
 }
 
-impl Report {
+impl CompareReport {
     pub(super) fn new(
         configs: &[(String, &[Run])],
         seeds: &[u64],
@@ -345,7 +345,7 @@ mod tests {
             run(Status::Diverged, &[9.0, 99.0], [1.0, 0.0]),
         ];
         let bad = [run(Status::Diverged, &[9.0], [1.0, 1.0])];
-        let report = Report::new(&[("good".into(), &good), ("bad".into(), &bad)], &[1, 2, 3], None, Vec::new());
+        let report = CompareReport::new(&[("good".into(), &good), ("bad".into(), &bad)], &[1, 2, 3], None, Vec::new());
         assert!(!report.all_learned());
         assert_eq!((report.reach, report.floor), (Some(2.0), Some(0.5)));
         let of = &report.configurations[0];
@@ -367,7 +367,7 @@ mod tests {
         let blown = [run(Status::Finished, &[5.0, 127.5], [1.0, 1.0]), run(Status::Diverged, &[5.0], [1.0, 1.0])];
         let report = |configs: &[&[Run]]| {
             let named: Vec<(String, &[Run])> = configs.iter().map(|runs| (String::new(), *runs)).collect();
-            Report::new(&named, &[1, 2], None, Vec::new())
+            CompareReport::new(&named, &[1, 2], None, Vec::new())
         };
         let all = report(&[&good, &stuck, &blown]);
         assert_eq!(all.reach, Some(1.5), "of the runs that learned");

@@ -123,7 +123,7 @@ impl SweepConfig {
             };
             if let Some(meant) = meant {
                 let meant = if meant.ends_with('.') { format!("{meant}{key}") } else { meant.into() };
-                return Err(error(&at, format!("is no key of a run. Did you mean {meant:?}?")));
+                return Err(error(&at, format!("is not a configuration key. Did you mean {meant:?}?")));
             }
             if key.contains(char::is_whitespace) {
                 return Err(error(&at, "must be a key without spaces".into()));
@@ -133,7 +133,7 @@ impl SweepConfig {
             }
             let mut earlier = HashSet::new();
             if let Some(value) = values.iter().find(|value| !earlier.insert(identity(value))) {
-                return Err(error(&at, format!("{value} is there twice; take one away")));
+                return Err(error(&at, format!("{value} is there twice; remove one")));
             }
             if key == LR && !values.iter().all(|value| number(value).is_some_and(|lr| lr > 0.0)) {
                 return Err(error(&at, "must be numbers above 0".into()));
@@ -162,7 +162,7 @@ pub(crate) fn keys_in_order(text: &str, table: &str) -> Vec<String> {
 fn range_of(table: &Table, origin: &str, at: &str) -> Result<Vec<Value>, Error> {
     let error = |key: String, problem: String| Error::Config { origin: origin.into(), key, problem };
     if let Some(key) = table.keys().find(|key| !["from", "octaves", "step"].contains(&key.as_str())) {
-        let problem = "is no key of a range, which has from, octaves and step. A key with dots stands in quotes, as \
+        let problem = "is not a key of a range, which has from, octaves and step. Write a key with dots in quotes, as \
                        \"optimizer.lr\" = [1e-3, 2e-3]";
         return Err(error(format!("{at}.{key}"), problem.into()));
     }

@@ -12,9 +12,9 @@ pub(crate) use config::keys_in_order;
 pub use config::{Axis, LR, Loss, SEED, SweepConfig};
 pub use plan::{Job, Planned, plan, shortest};
 pub(crate) use plan::{Resolver, file_safe};
-pub use pool::{Event, OnEvent, Options};
 pub(crate) use pool::{Folder, Mark};
-pub use report::{FORMAT, Made, Report};
+pub use pool::{OnPoolEvent, PoolEvent, PoolOptions};
+pub use report::{FORMAT, RunEntry, SweepReport};
 
 use crate::plot;
 use std::collections::HashMap;
@@ -50,7 +50,7 @@ impl Sweep {
     /// What has become of each run of the plan in the folder `out`, whatever its name there: None for one that has not
     /// ended. Nothing is written.
     pub fn ended(&self, out: &Path) -> Vec<Option<Status>> {
-        let made = pool::made(out, |_| true).filter(|run| run.status.has_ended());
+        let made = pool::existing_runs(out, |_| true).filter(|run| run.status.has_ended());
         let there: HashMap<String, Status> = made.map(|run| (run.identity, run.status)).collect();
         self.plan.iter().map(|run| there.get(&run.job.config.identity()).copied()).collect()
     }
@@ -58,10 +58,10 @@ impl Sweep {
     /// Makes the runs that are not there yet and writes `sweep.toml`, `sweep.json` and `sweep.svg` beside them.
     ///
     /// # Errors
-    /// What a folder or a process refuses; [`Error::Run`] with the run that failed, after `sweep.json` of what there is
-    /// was written. A run that diverges is a result; and so is a report that is not complete, where `on_event` breaks.
-    pub fn run(&self, options: &Options, on_event: &mut OnEvent<'_>) -> Result<Report, Error> {
-        // Other values of an axis, and other axes, are the same sweep: its runs are found by their settings.
+    /// Errors of the folder or a process; [`Error::Run`] with the run that failed, after writing `sweep.json` of the
+    /// others. Divergence is a result, not an error; so is an incomplete report after `on_event` breaks.
+    pub fn run(&self, options: &PoolOptions, on_event: &mut OnPoolEvent<'_>) -> Result<SweepReport, Error> {
+        // A sweep may change its axes and their values, because its runs are found by their settings.
         let mark = Mark { file: "sweep.toml", text: &self.text, is_same: &|_| true };
         let folder = Folder::open(options, mark)?;
         let jobs: Vec<Job> = self.plan.iter().map(|run| run.job.clone()).collect();
@@ -75,10 +75,10 @@ impl Sweep {
                 },
                 Some(_) | None => None,
             };
-            made.push(Made::new(&self.config, planned, summary.as_ref(), loss));
+            made.push(RunEntry::new(&self.config, planned, summary.as_ref(), loss));
         }
         let name = self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let report = Report::new(name, self, made);
+        let report = SweepReport::new(name, self, made);
         write_atomically(&options.out.join("sweep.json"), format!("{}\n", report.to_json()).as_bytes())?;
         match ended.failure {
             Some(failure) => Err(failure),
@@ -92,7 +92,7 @@ fn window(run: &Path, records: usize) -> Result<f64, Error> {
     let all = metrics::read(run)?;
     let last = &all[all.len().saturating_sub(records)..];
     if last.is_empty() {
-        let problem = "has no records in metrics.jsonl; remove the folder, so that the run is made again".into();
+        let problem = "has no records in metrics.jsonl; remove the folder to repeat the run".into();
         return Err(Error::Folder { path: run.to_path_buf(), problem });
     }
     Ok(last.iter().map(|record| f64::from(record.loss)).sum::<f64>() / last.len() as f64)

@@ -50,10 +50,10 @@ pub fn plan(sweep: &SweepConfig, path: &Path, settings: &[String]) -> Result<Vec
     for (i, axis) in sweep.axes.iter().enumerate() {
         let key = |setting: &String| setting.split('=').next().unwrap_or_default().replace(char::is_whitespace, "");
         if settings.iter().any(|setting| key(setting) == axis.key || key(setting) == target(&axis.key)) {
-            return Err(error(&axis.key, "is both set and an axis; change the axis, or take one away".into()));
+            return Err(error(&axis.key, "is both set and an axis; change the axis, or remove one".into()));
         }
         if let Some(other) = sweep.axes[..i].iter().find(|other| overlap(&other.key, &axis.key, fixed_heads)) {
-            let problem = format!("and the axis {:?} change the same key; take one away", other.key);
+            let problem = format!("and the axis {:?} change the same key; remove one", other.key);
             return Err(error(&axis.key, problem));
         }
     }

@@ -14,8 +14,8 @@ use unitgain_train::{Error, RunConfig, Summary, device, device::memory, folder a
 
 /// Where and how runs are made.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// The `unitgain` program, which trains a run in a process of its own.
+pub struct PoolOptions {
+    /// The `unitgain` executable, which trains each run in a process of its own.
     pub program: PathBuf,
     /// The folder of all runs.
     pub out: PathBuf,
@@ -30,7 +30,7 @@ pub struct Options {
 
 /// What is told of runs that are being made.
 #[derive(Clone, Copy, Debug)]
-pub enum Event<'a> {
+pub enum PoolEvent<'a> {
     /// Steps of all runs done so far, and the total.
     Steps(usize, usize),
     /// A run has ended.
@@ -44,9 +44,9 @@ pub enum Event<'a> {
     },
 }
 
-/// Who is told of runs that are being made, and can stop them: each then ends after the step that it is at, and goes on
-/// from there when the runs are made again.
-pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+/// Receives progress, and can stop the pool: each run then ends after its current step, and is resumed when the pool
+/// runs again.
+pub type OnPoolEvent<'a> = dyn FnMut(PoolEvent<'_>) -> ControlFlow<()> + 'a;
 
 /// What became of runs: the summary of each that has ended, and what stopped the others, if it is an error.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(crate) struct Ended {
 
 /// A folder of runs, held by this process.
 pub(crate) struct Folder<'a> {
-    options: &'a Options,
+    options: &'a PoolOptions,
     mark: Mark<'a>,
     _lock: File,
 }
@@ -88,8 +88,8 @@ impl<'a> Folder<'a> {
     /// Takes the folder. `mark` says whose it is.
     ///
     /// # Errors
-    /// [`Error::Folder`] for a folder that holds something else, or that another process has.
-    pub(crate) fn open(options: &'a Options, mark: Mark<'a>) -> Result<Self, Error> {
+    /// [`Error::Folder`] for a folder that holds something else, or that another process has locked.
+    pub(crate) fn open(options: &'a PoolOptions, mark: Mark<'a>) -> Result<Self, Error> {
         let out = &options.out;
         check(options, &mark)?;
         files::create_folder(out)?;
@@ -157,8 +157,8 @@ impl<'a> Folder<'a> {
     /// go on to their end, and starts no other.
     ///
     /// # Errors
-    /// What a run in the folder or the system refuses; processes that were started are then ended.
-    pub(crate) fn make(&self, jobs: &[Job], on_event: &mut OnEvent<'_>) -> Result<Ended, Error> {
+    /// Errors of a run's folder or the system; started processes are then ended.
+    pub(crate) fn make(&self, jobs: &[Job], on_event: &mut OnPoolEvent<'_>) -> Result<Ended, Error> {
         let mut summaries: Vec<Option<Summary>> = Vec::with_capacity(jobs.len());
         let mut waiting: Vec<(usize, Standing)> = Vec::new();
         let mut flow = ControlFlow::Continue(());
@@ -167,7 +167,8 @@ impl<'a> Folder<'a> {
         for (i, job) in jobs.iter().enumerate() {
             match self.standing(job)? {
                 Standing::Ended(summary) => {
-                    flow = either(flow, on_event(Event::Ended { run: &job.name, summary: &summary, earlier: true }));
+                    flow =
+                        either(flow, on_event(PoolEvent::Ended { run: &job.name, summary: &summary, earlier: true }));
                     summaries.push(Some(*summary));
                 }
                 standing @ (Standing::New | Standing::Replace | Standing::Resume) => {
@@ -192,7 +193,7 @@ impl<'a> Folder<'a> {
         let at_once = wanted.min(self.options.fit.unwrap_or(wanted)).max(1);
         if at_once < wanted {
             let left = memory::available().map_or(String::new(), |available| format!(": {available}"));
-            tracing::warn!("{at_once} at once, not {wanted}, since there is no memory for more{left}");
+            tracing::warn!("{at_once} at once, not {wanted}, because there is no memory for more{left}");
         }
         let of: usize = jobs.iter().map(|job| job.config.train.steps).sum();
         let mut running: Vec<Running> = Vec::new();
@@ -220,7 +221,7 @@ impl<'a> Folder<'a> {
                 let made_before: usize = made_before.map(|(job, _)| job.config.train.steps).sum();
                 let of_run = |run: &Running| last_step(&self.run(&jobs[run.job].name).join("metrics.jsonl"));
                 let now = running.iter().chain(ended.iter().map(|(run, _)| run)).map(of_run).sum::<usize>();
-                flow = either(flow, on_event(Event::Steps(made_before + now, of)));
+                flow = either(flow, on_event(PoolEvent::Steps(made_before + now, of)));
                 polled = Some(Instant::now());
             }
             for (run, status) in ended {
@@ -232,8 +233,10 @@ impl<'a> Folder<'a> {
                             failure.get_or_insert(error);
                             continue;
                         }
-                        flow =
-                            either(flow, on_event(Event::Ended { run: &job.name, summary: &summary, earlier: false }));
+                        flow = either(
+                            flow,
+                            on_event(PoolEvent::Ended { run: &job.name, summary: &summary, earlier: false }),
+                        );
                         summaries[run.job] = Some(summary);
                     }
                     // It was asked to, by this process or by who asked this one.
@@ -241,7 +244,7 @@ impl<'a> Folder<'a> {
                     (code, _) => {
                         let is_signal = code.is_some_and(|code| (129..160).contains(&code));
                         let said = last_line(&run.log).filter(|_| code.is_some() && !is_signal);
-                        let said = said.unwrap_or_else(|| format!("it was ended from outside ({status})"));
+                        let said = said.unwrap_or_else(|| format!("it was killed ({status})"));
                         let problem = format!("{said}. Its output is in {}", run.log.display());
                         failure.get_or_insert(Error::Run { name: job.name.clone(), problem });
                     }
@@ -264,7 +267,7 @@ impl<'a> Folder<'a> {
         if missing.is_empty() {
             return Ok(());
         }
-        for Made { path, identity, .. } in made(&self.options.out, |name| !named.contains(name)) {
+        for ExistingRun { path, identity, .. } in existing_runs(&self.options.out, |name| !named.contains(name)) {
             let Some(job) = missing.remove(&identity) else { continue };
             // Another process may be making it.
             let lock = free(&path)?;
@@ -301,8 +304,8 @@ impl<'a> Folder<'a> {
                 return Err(Error::Folder {
                     path: self.run(&job.name),
                     problem: format!(
-                        "its summary.json tells of other held-out tokens than that of {}, on the same data: one of both was \
-                         changed. Remove it, so that it is made again",
+                        "its summary.json has other held-out tokens than that of {}, on the same data: one of them \
+                         was changed. Remove this run to repeat it",
                         other.name
                     ),
                 });
@@ -329,7 +332,7 @@ impl<'a> Folder<'a> {
         changed.extend((there.eval != job.config.eval).then(|| "eval".to_string()));
         if !changed.is_empty() {
             let problem = format!(
-                "was made with other settings: {}. Use --force to make all runs anew, or --out for another folder",
+                "was made with other settings: {}. Use --force to repeat all runs, or --out for another folder",
                 changed.join(", ")
             );
             return Err(Error::Folder { path, problem });
@@ -338,8 +341,8 @@ impl<'a> Folder<'a> {
             Some(summary) if summary.status.has_ended() => {
                 on_disk::check_ended(&path, &summary, &job.config)?;
                 if summary.fingerprint != job.fingerprint {
-                    let problem = "was trained on another text; give it the file it was started with, or remove the folder, so \
-                                   that the run is made again";
+                    let problem = "was trained on another text; give the original file, or remove the folder to \
+                                   repeat the run";
                     return Err(Error::Folder { path, problem: problem.into() });
                 }
                 Ok(Standing::Ended(Box::new(summary)))
@@ -373,8 +376,8 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// Refuses a folder that is not one for these runs.
-fn check(options: &Options, mark: &Mark<'_>) -> Result<(), Error> {
+/// Refuses a folder that does not belong to these runs.
+fn check(options: &PoolOptions, mark: &Mark<'_>) -> Result<(), Error> {
     let out = &options.out;
     let refuse = |problem: String| Err(Error::Folder { path: out.clone(), problem });
     let entries = match fs::read_dir(out) {
@@ -420,8 +423,8 @@ fn is_result(name: &str, mark: &Mark<'_>) -> bool {
     name == mark.file || name == format!("{own}.json") || name == format!("{own}.svg")
 }
 
-/// A run that is in a folder.
-pub(super) struct Made {
+/// A run in a folder.
+pub(super) struct ExistingRun {
     path: PathBuf,
     /// Its settings ([`RunConfig::identity`]).
     pub(super) identity: String,
@@ -429,15 +432,15 @@ pub(super) struct Made {
     pub(super) status: Status,
 }
 
-/// The runs in the folder `out` whose names are wanted.
-pub(super) fn made(out: &Path, is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Made> {
+/// The runs in the folder `out` with wanted names.
+pub(super) fn existing_runs(out: &Path, is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = ExistingRun> {
     let entries = fs::read_dir(out.join("runs")).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     folders.filter(move |entry| is_wanted(&entry.file_name().to_string_lossy())).filter_map(|entry| {
         let path = entry.path();
         let status = on_disk::read_summary(&path)?.status;
         let identity = RunConfig::of_run(&path, &[]).ok()?.identity();
-        Some(Made { path, identity, status })
+        Some(ExistingRun { path, identity, status })
     })
 }
 

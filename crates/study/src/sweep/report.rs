@@ -17,7 +17,7 @@ pub const FORMAT: u32 = 1;
 
 /// `sweep.json`: a sweep in one object. A number that is not finite is `null`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct SweepReport {
     /// Version of the format.
     pub format: u32,
     /// The sweep's file, without its ending.
@@ -34,15 +34,15 @@ pub struct Report {
     pub horizon: Option<Horizon>,
     /// Whether all runs have ended. Without, there are no means, optima and verdicts.
     pub complete: bool,
-    /// In the order of the plan.
-    pub runs: Vec<Made>,
+    /// Runs in the order of the plan.
+    pub runs: Vec<RunEntry>,
     /// Means over the seeds, in the order of the plan.
-    pub means: Vec<Mean>,
-    /// By group and ascending size.
-    pub optima: Vec<Found>,
-    /// By group.
-    pub verdicts: Vec<Decided>,
-    /// Whether every group transfers; None without verdicts.
+    pub means: Vec<MeanEntry>,
+    /// Optima by group and ascending size.
+    pub optima: Vec<OptimumEntry>,
+    /// Verdicts by group.
+    pub verdicts: Vec<VerdictEntry>,
+    /// Whether all groups transfer; None without verdicts.
     pub transfers: Option<bool>,
     /// What the above were written from.
     #[serde(skip)]
@@ -66,8 +66,8 @@ type Settings = BTreeMap<String, Value>;
 
 /// A run and what became of it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Made {
-    /// Of its folder in `runs/`.
+pub struct RunEntry {
+    /// Name of its folder in `runs/`.
     pub name: String,
     /// Value of each axis.
     pub settings: Settings,
@@ -94,8 +94,8 @@ pub struct Made {
 
 /// Runs that differ by the seed alone.
 #[derive(Clone, Debug, Serialize)]
-pub struct Mean {
-    /// Value of each axis but the seed.
+pub struct MeanEntry {
+    /// Value of each axis except the seed.
     pub settings: Settings,
     /// Mean loss; not finite where a seed diverged.
     pub loss: f64,
@@ -109,8 +109,8 @@ pub struct Mean {
 
 /// The optimum at one size.
 #[derive(Clone, Debug, Serialize)]
-pub struct Found {
-    /// Values of the axes that are neither learning rate, seed nor size.
+pub struct OptimumEntry {
+    /// Values of the axes other than learning rate, seed and size.
     pub group: Settings,
     /// Value of the size.
     pub size: Option<Value>,
@@ -138,8 +138,8 @@ pub struct Found {
 
 /// Whether a group's optimum holds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Decided {
-    /// Values of the axes that are neither learning rate, seed nor size.
+pub struct VerdictEntry {
+    /// Values of the axes other than learning rate, seed and size.
     pub group: Settings,
     /// The verdict.
     #[serde(flatten)]
@@ -148,7 +148,7 @@ pub struct Decided {
     pub said: String,
 }
 
-impl Made {
+impl RunEntry {
     pub(super) fn new(config: &SweepConfig, planned: &Planned, summary: Option<&Summary>, loss: Option<f64>) -> Self {
         let run = &planned.job.config;
         let steps = run.train.steps;
@@ -174,12 +174,12 @@ fn settings(axes: &[Axis], at: &[usize], is_in: impl Fn(usize) -> bool) -> Setti
     all.map(|(_, (axis, index))| (axis.key.clone(), axis.values[*index].clone())).collect()
 }
 
-impl Report {
-    pub(super) fn new(name: String, sweep: &Sweep, runs: Vec<Made>) -> Self {
+impl SweepReport {
+    pub(super) fn new(name: String, sweep: &Sweep, runs: Vec<RunEntry>) -> Self {
         let SweepConfig { run, loss, tolerance, axes, .. } = sweep.config.clone();
         let layout = Layout::of(&axes);
         let complete = runs.iter().all(|run| run.status.is_some());
-        let point = |run: &Made| Point {
+        let point = |run: &RunEntry| Point {
             at: run.at.clone(),
             loss: run.loss.unwrap_or(f64::INFINITY),
             learned: run.learned == Some(true),
@@ -204,22 +204,23 @@ impl Report {
             analysis,
             layout,
         };
-        report.means = report.analysis.cells.iter().map(|cell| report.mean(cell)).collect();
-        report.optima = report.analysis.optima.iter().map(|at| report.found(at)).collect();
-        report.verdicts = report.analysis.verdicts.iter().map(|(at, verdict)| report.decided(at, *verdict)).collect();
-        let transfers = |decided: &Decided| matches!(decided.verdict, Verdict::Transfers { .. });
+        report.means = report.analysis.cells.iter().map(|cell| report.mean_entry(cell)).collect();
+        report.optima = report.analysis.optima.iter().map(|at| report.optimum_entry(at)).collect();
+        report.verdicts =
+            report.analysis.verdicts.iter().map(|(at, verdict)| report.verdict_entry(at, *verdict)).collect();
+        let transfers = |decided: &VerdictEntry| matches!(decided.verdict, Verdict::Transfers { .. });
         report.transfers = (!report.verdicts.is_empty()).then(|| report.verdicts.iter().all(transfers));
         report
     }
 
-    fn mean(&self, cell: &super::Cell) -> Mean {
+    fn mean_entry(&self, cell: &super::Cell) -> MeanEntry {
         let settings = settings(&self.axes, &cell.at, |i| Some(i) != self.layout.seed);
-        Mean { settings, loss: cell.mean, std: cell.std, diverged: cell.diverged, learned: cell.learned }
+        MeanEntry { settings, loss: cell.mean, std: cell.std, diverged: cell.diverged, learned: cell.learned }
     }
 
-    fn found(&self, at: &AtSize) -> Found {
+    fn optimum_entry(&self, at: &AtSize) -> OptimumEntry {
         let of = |f: fn(&Optimum) -> f64| at.optimum.as_ref().map(f);
-        Found {
+        OptimumEntry {
             group: self.group(&at.at),
             size: self.layout.size.map(|size| self.axes[size].values[at.at[size]].clone()),
             lr: of(|o| o.lr),
@@ -235,7 +236,7 @@ impl Report {
         }
     }
 
-    fn decided(&self, at: &[usize], verdict: Verdict) -> Decided {
+    fn verdict_entry(&self, at: &[usize], verdict: Verdict) -> VerdictEntry {
         let over = self.layout.size.map_or("", |size| &self.axes[size].key);
         let tolerance = format!("tolerance {} octaves", shortest(self.tolerance));
         let said = match verdict {
@@ -248,7 +249,7 @@ impl Report {
             }
             Verdict::Undecided { shift, why } => {
                 let seen = shift.map_or(String::new(), |shift| {
-                    format!("what is seen moves by {shift:+.2} octaves ({tolerance}), but ")
+                    format!("the observed shift is {shift:+.2} octaves ({tolerance}), but ")
                 });
                 let why = match why {
                     Why::Diverged => "every run of a size diverged; take smaller learning rates",
@@ -266,7 +267,7 @@ impl Report {
             }
         };
         let said = said + &self.noise(at);
-        Decided { group: self.group(at), verdict, said }
+        VerdictEntry { group: self.group(at), verdict, said }
     }
 
     /// How much of a group's shifts can be noise.
@@ -275,7 +276,7 @@ impl Report {
         let own = self.analysis.optima.iter().filter(|optimum| self.group(&optimum.at) == group);
         match own.filter_map(|optimum| optimum.spread).reduce(f64::max) {
             Some(spread) => format!("; over seeds an optimum spreads by up to {spread:.2} octaves"),
-            None => "; one seed, so that noise is not known".into(),
+            None => "; one seed, so the noise is unknown".into(),
         }
     }
 

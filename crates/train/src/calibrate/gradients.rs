@@ -10,10 +10,10 @@ use unitgain_mup::Update;
 pub type Objective<'a> = dyn Fn(&[Vec<f32>]) -> (f64, Vec<Vec<f32>>) + 'a;
 
 fn dot(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| of_one(a, b)).sum()
+    a.iter().zip(b).map(|(a, b)| dot_one(a, b)).sum()
 }
 
-fn of_one(a: &[f32], b: &[f32]) -> f64 {
+fn dot_one(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
@@ -98,7 +98,7 @@ pub fn grad_init_slopes(
         let through = hessian_product(objective, &pieces, &theta, &slope, STEP);
         slope = moved(&slope, &through, -eta);
     }
-    (loss, w.iter().zip(&slope).map(|(w, slope)| of_one(w, slope)).collect())
+    (loss, w.iter().zip(&slope).map(|(w, slope)| dot_one(w, slope)).collect())
 }
 
 fn step_of(g: &[Vec<f32>], update: Update) -> Vec<Vec<f32>> {
@@ -233,7 +233,7 @@ impl Work<'_> {
                     Update::Proportional => g.iter().map(|g| g.iter().map(|g| g / length).collect()).collect(),
                 };
                 let hu = hessian_product(&one, &pieces, &theta, &u, STEP);
-                first.iter().zip(&hu).map(|(w, hu)| of_one(w, hu)).collect()
+                first.iter().zip(&hu).map(|(w, hu)| dot_one(w, hu)).collect()
             } else {
                 grad_init_slopes(&one, &two, &first, &alpha, (update, eta)).1
             };

@@ -153,7 +153,7 @@ impl Work<'_> {
                 (self.progress)(passes, passes);
                 let missed = seen.iter().filter(|(_, variance, factor)| *factor != 1.0 || *variance == 0.0).count();
                 if missed > 0 {
-                    tracing::warn!("lsuv: {missed} of {} layers are not at variance 1, or write nothing", seen.len());
+                    tracing::warn!("lsuv: {missed} of {} layers have another variance than 1, or 0", seen.len());
                 }
                 let named = |id: &ParamId| format!("variance of the output of {}", paths[id]);
                 return first
@@ -218,8 +218,9 @@ impl Work<'_> {
         let gated = self.config.model.activation.is_gated();
         let mut factors = HashMap::new();
         let table = &self.trainer.table;
-        let ratio = |role: Role, block: Option<usize>, name: &str| {
-            let index = table.iter().position(|e| e.role() == role && e.block == block && e.path.contains(name))?;
+        // A gated MLP has two weights that read the stream, of which the last (up) scales its output.
+        let ratio = |role: Role, block: Option<usize>| {
+            let index = table.entries().iter().rposition(|e| e.role() == role && e.block == block)?;
             let ratio = f64::from(squares[index]).sqrt() / lengths[index];
             Some((table.entries()[index].path.clone(), ratio))
         };
@@ -227,26 +228,22 @@ impl Work<'_> {
         for (block, BlockPlan { attention, mlp, .. }) in plan.blocks.iter().enumerate() {
             let block = Some(block);
             let qkv = attention.branch.qkv_norm();
-            let plain_qk = attention.qk_norm.is_none();
             let pairs = [
-                (plain_qk, [(Role::Query, "query"), (Role::Key, "key")]),
-                (
-                    !attention.branch.asks_for_inner_norm() && !qkv,
-                    [(Role::Value, "value"), (Role::AttentionOutput, "out")],
-                ),
+                (attention.qk_norm.is_none(), [Role::Query, Role::Key]),
+                (!attention.branch.asks_for_inner_norm() && !qkv, [Role::Value, Role::AttentionOutput]),
                 (
                     !mlp.branch.asks_for_inner_norm() && (gated || mlp.activation == Activation::Relu),
-                    [(Role::MlpIn, "up"), (Role::MlpOut, "down")],
+                    [Role::MlpIn, Role::MlpOut],
                 ),
             ];
             for (_, [a, b]) in pairs.into_iter().filter(|(holds, _)| *holds) {
-                let (Some(first), Some(second)) = (ratio(a.0, block, a.1), ratio(b.0, block, b.1)) else { continue };
+                let (Some(first), Some(second)) = (ratio(a, block), ratio(b, block)) else { continue };
                 let r = between(first.1, second.1);
                 // The bias of the first layer is part of what it writes; that of the second is not.
                 factors.insert(first.0.replace("weight", "bias"), r);
                 factors.insert(first.0, r);
                 factors.insert(second.0.clone(), 1.0 / r);
-                if a.0 == Role::Query {
+                if a == Role::Query {
                     factors.insert(second.0.replace("weight", "bias"), 1.0 / r);
                 }
             }

@@ -163,7 +163,7 @@ impl Calibrate {
         }
         let problem = "rescales weights, whose size weight_norm divides out or learns; set weight_norm = \"none\"";
         fits(plan.weight_norm == (WeightNormConfig::None {}), problem)?;
-        let problem = "gives weights the sizes that the data ask for, at every width, and model.parametrization those \
+        let problem = "sets the sizes of weights by the data at every width, while model.parametrization sets those \
                        that transfer; set parametrization = \"standard\"";
         fits(plan.parametrization == (Parametrization::Standard {}), problem)?;
         if matches!(self, Self::DataDependent { .. }) {
@@ -209,7 +209,7 @@ pub fn calibrate(
     match measured.iter().find(|m| !(m.before.is_finite() && m.after.is_finite())) {
         Some(bad) => {
             let problem = format!(
-                "took {} from {} to {}; the drawn weights are too large or too small to be measured, take another \
+                "changed {} from {} to {}; the drawn weights are too large or too small to measure, use another \
                  model.init",
                 bad.what, bad.before, bad.after
             );

@@ -340,7 +340,7 @@ impl ConfigFile {
         let wrote = ["versions", "origin"].into_iter().find(|key| file.table.contains_key(*key));
         if let Some(table) = wrote.filter(|_| !is_sealed(&text)) {
             tracing::warn!(
-                "{}: [{table}] says what wrote the config.toml of a run, and does nothing in another file",
+                "{}: [{table}] describes the program that wrote a run's config.toml, and does nothing in another file",
                 path.display()
             );
         }

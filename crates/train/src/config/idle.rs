@@ -44,11 +44,11 @@ impl RunConfig {
             }
             ScheduleConfig::WarmupStableDecay { decay, .. } => (true, Some(decay)),
         };
-        let reason = "a schedule that falls over n steps has the factor 1 at the first of them and would have min_ratio \
-                      after the last, and here n is at most 1";
+        let reason = "a schedule that falls over n steps starts with factor 1 and would reach min_ratio after the \
+                      last, and here n is at most 1";
         add("schedule.min_ratio", falls.is_some_and(|steps| steps <= 1), reason);
         add("schedule.decay", self.schedule.decay() == 1, reason);
-        let reason = "its one step has the factor 1, as those that follow";
+        let reason = "its single step has factor 1, like the following ones";
         add("schedule.warmup", is_flat && self.schedule.warmup() == 1, reason);
         let without_momentum = matches!(self.optimizer, OptimizerConfig::Sgd { momentum: 0.0, nesterov: true, .. });
         add("optimizer.nesterov", without_momentum, "optimizer.momentum is 0");

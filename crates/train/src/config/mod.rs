@@ -250,7 +250,7 @@ impl RunConfig {
         config.check()?;
         match config.model.vocab_size {
             Some(given) if given != vocab_size => {
-                let problem = format!("is not the vocabulary of the data, which is {vocab_size}; leave the key out");
+                let problem = format!("is not the vocabulary size of the data, {vocab_size}; leave the key out");
                 return Err(Error::value("model.vocab_size", given, problem));
             }
             Some(_) | None => config.model.vocab_size = Some(vocab_size),
@@ -339,7 +339,7 @@ impl RunConfig {
     pub fn check(&self) -> Result<(), Error> {
         let device = device::from_name(&self.backend)?;
         let TrainConfig { steps, batch_size, accumulate, clip, on_divergence, precision, .. } = self.train;
-        let problem = format!("is not a type that {:?} computes with; take \"f32\"", self.backend);
+        let problem = format!("is not supported by {:?}; use \"f32\"", self.backend);
         require(device.supports_dtype(precision.dtype()), "train.precision", "\"bf16\"", problem)?;
         let problem = format!("must be at most {}, the largest number of TOML", i64::MAX);
         require(i64::try_from(self.seed).is_ok(), "seed", self.seed, problem)?;
@@ -382,7 +382,7 @@ impl RunConfig {
         on_divergence.check().map_err(below("train.on_divergence"))?;
         let can_undo =
             !matches!(on_divergence, OnDivergence::Skip { .. }) || !plan.as_ref().is_some_and(has_batch_norm);
-        let problem = "cannot undo what a step has done to the running averages of batch_norm; take \"rewind\"";
+        let problem = "cannot undo a step's update of batch_norm's running averages; use \"rewind\"";
         require(can_undo, "train.on_divergence", "\"skip\"", problem)?;
         self.optimizer.check().map_err(below("optimizer"))?;
         self.check_unit_decay()?;
@@ -399,7 +399,7 @@ impl RunConfig {
                 require(n <= MOST_TOKENS, key, n, format!("must be at most {MOST_TOKENS}"))
             }
             (EvalTokens::All, DataConfig::Markov { .. } | DataConfig::Recall { .. } | DataConfig::Copy { .. }) => {
-                let problem = "is the whole held-out part of a text, and this task draws sequences without end; give a \
+                let problem = "is the whole held-out part of a text, but this task has endless sequences; give a \
                                number";
                 Err(Fault::new(key, "\"all\"", problem))
             }
@@ -412,8 +412,8 @@ impl RunConfig {
         let is_unit = self.model.parametrization.is_unit_scaled();
         match self.optimizer.weight_decay() {
             WeightDecay::Coupled { value } if is_unit && value > 0.0 => {
-                let problem = "is multiplied by the learning rate, and under parametrization = \"u_mup\" those are of size \
-                               1; write weight_decay = { kind = \"independent\", value = 1e-4 } (adamw, lion), or 0";
+                let problem = "is multiplied by the learning rate, which is of size 1 under parametrization = \
+                               \"u_mup\"; write weight_decay = { kind = \"independent\", value = 1e-4 } (adamw, lion), or 0";
                 Err(Fault::new("optimizer.weight_decay", value, problem))
             }
             WeightDecay::Coupled { .. } | WeightDecay::Independent { .. } => Ok(()),

@@ -95,7 +95,7 @@ pub(crate) fn check_threads(threads: usize) -> Result<(), String> {
         let left = soft_limit(&limits, limit).map(|limit| limit.saturating_sub(kilobytes(&status, used).unwrap_or(0)));
         if let Some(left) = left.filter(|left| need > *left) {
             let [need, left] = [need, left].map(|bytes| shown(bytes as f64));
-            return Err(format!("{threads} threads take {need}, and {left} are left under `ulimit {name}`"));
+            return Err(format!("{threads} threads need {need}, and {left} are left under `ulimit {name}`"));
         }
     }
     Ok(())

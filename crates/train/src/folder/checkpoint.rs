@@ -27,7 +27,8 @@ const METADATA: &str = "unitgain";
 #[derive(Serialize, Deserialize)]
 struct Header {
     format: String,
-    position: Position,
+    #[serde(rename = "position")]
+    progress: Progress,
     config: String,
     /// Of everything else.
     checksum: u64,
@@ -35,8 +36,8 @@ struct Header {
 
 /// What a checkpoint knows beside the tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Position {
-    /// Steps made.
+pub struct Progress {
+    /// Steps done.
     pub step: usize,
     /// Tokens seen.
     pub tokens: usize,
@@ -56,8 +57,8 @@ pub struct Position {
     pub recent: Vec<Record>,
 }
 
-impl Position {
-    /// That of a run that has made no step on these data.
+impl Progress {
+    /// Progress of a run on these data before its first step.
     pub fn start(task: &Task) -> Self {
         Self {
             step: 0,
@@ -87,9 +88,9 @@ impl Position {
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    /// Where the run is.
-    pub position: Position,
-    /// The run's resolved configuration.
+    /// Progress of the run.
+    pub progress: Progress,
+    /// Resolved configuration of the run.
     pub config: RunConfig,
     tensors: Tensors,
 }
@@ -97,8 +98,8 @@ pub struct Checkpoint {
 /// Writes a checkpoint of `trainer` into `folder` and removes those that are not to be kept.
 ///
 /// # Errors
-/// [`Error::Io`]; the earlier checkpoints are then as they were.
-pub fn save(folder: &Path, trainer: &Trainer, position: &Position, config: &RunConfig) -> Result<(), Error> {
+/// [`Error::Io`]; the earlier checkpoints are then unchanged.
+pub fn save(folder: &Path, trainer: &Trainer, progress: &Progress, config: &RunConfig) -> Result<(), Error> {
     let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
     for (path, shape, values) in weights::of(&trainer.model) {
         tensors.insert(format!("model.{path}"), (shape, bytes(&values)));
@@ -109,12 +110,12 @@ pub fn save(folder: &Path, trainer: &Trainer, position: &Position, config: &RunC
             tensors.insert(format!("optimizer.{name}.{}", entry.path), (vec![values.len()], bytes(&values)));
         }
     }
-    let path = folder.join(format!("step_{:08}.safetensors", position.step));
+    let path = folder.join(format!("step_{:08}.safetensors", progress.step));
     let failed = |problem: String| Error::Checkpoint { path: path.clone(), problem };
     let text = config.to_toml();
     let named = tensors.iter().map(|(name, (_, bytes))| (name.as_str(), bytes.as_slice()));
-    let checksum = checksum(position, &text, named);
-    let header = Header { format: FORMAT.into(), position: position.clone(), config: text, checksum };
+    let checksum = checksum(progress, &text, named);
+    let header = Header { format: FORMAT.into(), progress: progress.clone(), config: text, checksum };
     let header = serde_json::to_string(&header).map_err(|e| failed(e.to_string()))?;
     // One entry: the order of several would change from run to run.
     let metadata = HashMap::from([(METADATA.to_string(), header)]);
@@ -191,7 +192,7 @@ impl Checkpoint {
     pub fn newest(run: &Path) -> Result<Self, Error> {
         let checkpoint = Self::of_run(run)?.ok_or_else(|| Error::Folder {
             path: run.to_path_buf(),
-            problem: "has no checkpoint in checkpoints/; give the folder of a run that wrote one".into(),
+            problem: "has no checkpoint in checkpoints/; give the folder of a run with one".into(),
         })?;
         let own = folder::config_file(run).ok().flatten().and_then(|file| file.with(&[]).ok());
         match own.map(|config| folder::of_another_run(&checkpoint.config, &config)) {
@@ -253,7 +254,7 @@ impl Checkpoint {
         };
         let (_, header) = SafeTensors::read_metadata(contents).map_err(|e| damaged(&e))?;
         let own = header.metadata().as_ref().and_then(|metadata| metadata.get(METADATA));
-        let Some(Ok(Header { format, position, config, checksum: expected })) =
+        let Some(Ok(Header { format, progress, config, checksum: expected })) =
             own.map(|own| serde_json::from_str(own))
         else {
             let names: Vec<String> = file.names().into_iter().map(ToString::to_string).collect();
@@ -264,12 +265,12 @@ impl Checkpoint {
         }
         let mut views: Vec<_> = file.iter().collect();
         views.sort_by_key(|(name, _)| *name);
-        let found = checksum(&position, &config, views.iter().map(|(name, view)| (*name, view.data())));
+        let found = checksum(&progress, &config, views.iter().map(|(name, view)| (*name, view.data())));
         if is_checked && found != expected {
             return Err(damaged(&"its checksum is wrong"));
         }
         let config = RunConfig::parse(&config, &path.display().to_string(), &[])?;
-        if let Some(problem) = contradiction(path, &position, &config) {
+        if let Some(problem) = contradiction(path, &progress, &config) {
             return Err(failed(format!("contradicts itself: {problem}; delete it to resume from the one before")));
         }
         let mut tensors = HashMap::new();
@@ -280,7 +281,7 @@ impl Checkpoint {
             let values = view.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
             tensors.insert(name.to_string(), (view.shape().to_vec(), values));
         }
-        Ok(Self { path: path.to_path_buf(), position, config, tensors })
+        Ok(Self { path: path.to_path_buf(), progress, config, tensors })
     }
 
     /// The file.
@@ -294,8 +295,10 @@ impl Checkpoint {
         match self.config.differences(&other).as_slice() {
             [] => Ok(()),
             changed => {
-                let problem =
-                    format!("holds the weights of another model: {}. A trained model is as it is", changed.join(", "));
+                let problem = format!(
+                    "holds the weights of another model: {}. A trained model cannot change",
+                    changed.join(", ")
+                );
                 Err(Error::Checkpoint { path: self.path.clone(), problem })
             }
         }
@@ -303,7 +306,7 @@ impl Checkpoint {
 
     /// Refuses data other than those the weights were trained on.
     pub fn check_data(&self, task: &Task) -> Result<(), Error> {
-        let is_same = self.position.tokenizer == task.tokenizer() && self.position.fingerprint == task.fingerprint();
+        let is_same = self.progress.tokenizer == task.tokenizer() && self.progress.fingerprint == task.fingerprint();
         let problem =
             "was trained on another text or vocabulary; give the data it was trained on, as with --set data.path";
         if is_same { Ok(()) } else { Err(Error::Checkpoint { path: self.path.clone(), problem: problem.into() }) }
@@ -351,7 +354,7 @@ impl Checkpoint {
             );
             return Err(Error::Checkpoint { path: self.path.clone(), problem });
         }
-        if let Some(problem) = other_vocabulary(&self.position, &self.config) {
+        if let Some(problem) = other_vocabulary(&self.progress, &self.config) {
             return Err(Error::Checkpoint { path: self.path.clone(), problem });
         }
         let prefix = "model.";
@@ -401,8 +404,8 @@ impl Checkpoint {
             }
         };
         let mut states = Vec::new();
-        // An optimizer that has made no update remembers nothing.
-        let remembers = self.position.updates() > 0;
+        // Before its first update an optimizer has no state.
+        let remembers = self.progress.updates() > 0;
         for (entry, (names, _)) in trainer.table.iter().zip(trainer.optimizer.states()) {
             let names = if remembers && entry.role().is_trainable() { names } else { &[] };
             states.push(names.iter().filter_map(|name| slot(name, &entry.path, entry.elements())).collect());
@@ -417,36 +420,36 @@ impl Checkpoint {
         if !problems.is_empty() {
             return Err(Error::Checkpoint { path: self.path.clone(), problem: shortened(&problems) });
         }
-        trainer.optimizer.restore(self.position.updates(), states);
+        trainer.optimizer.restore(self.progress.updates(), states);
         Ok(trainer)
     }
 }
 
-/// What is wrong where the tokenizer has not as many tokens as the model.
-fn other_vocabulary(position: &Position, config: &RunConfig) -> Option<String> {
-    let (written, own) = (position.tokenizer.vocab_size(), config.model.vocab_size);
+/// Says so if tokenizer and model have vocabularies of different sizes.
+fn other_vocabulary(progress: &Progress, config: &RunConfig) -> Option<String> {
+    let (written, own) = (progress.tokenizer.vocab_size(), config.model.vocab_size);
     let problem = || format!("its tokenizer has {written} tokens, and its model a vocabulary of {}", own.unwrap_or(0));
     (own != Some(written)).then(problem)
 }
 
-/// What of a position cannot be true of a run with this configuration in a file of this name.
-fn contradiction(path: &Path, position: &Position, config: &RunConfig) -> Option<String> {
-    let step = position.step;
+/// Describes what in `progress` is impossible for this configuration and file name.
+fn contradiction(path: &Path, progress: &Progress, config: &RunConfig) -> Option<String> {
+    let step = progress.step;
     if let Some(named) = number(path).filter(|named| *named != step) {
-        return Some(format!("its name is of step {named}, and it is of step {step}"));
+        return Some(format!("its name says step {named}, and its contents step {step}"));
     }
     let tokens = step.checked_mul(config.tokens_of_step());
-    if tokens != Some(position.tokens) {
-        return Some(format!("{} tokens are not those of {step} steps", position.tokens));
+    if tokens != Some(progress.tokens) {
+        return Some(format!("{} tokens are not those of {step} steps", progress.tokens));
     }
-    if let Some(problem) = other_vocabulary(position, config) {
+    if let Some(problem) = other_vocabulary(progress, config) {
         return Some(problem);
     }
-    let has_rate = position.rate > 0.0 && position.rate <= 1.0;
-    let in_order = position.recent.windows(2).all(|pair| pair[0].step < pair[1].step)
-        && position.recent.iter().all(|record| record.step <= step);
-    if !has_rate || !in_order || position.skipped() > step {
-        return Some("its rate, skipped steps or records cannot be those of a run".into());
+    let has_rate = progress.rate > 0.0 && progress.rate <= 1.0;
+    let in_order = progress.recent.windows(2).all(|pair| pair[0].step < pair[1].step)
+        && progress.recent.iter().all(|record| record.step <= step);
+    if !has_rate || !in_order || progress.skipped() > step {
+        return Some("its rate, skipped steps or records are impossible".into());
     }
     None
 }
@@ -465,10 +468,11 @@ fn cut_off(contents: &[u8]) -> Option<Vec<String>> {
     Some(header.into_iter().filter(|(_, entry)| is_behind(entry)).map(|(name, _)| name).collect())
 }
 
-/// Of the position, the configuration, and the names and contents of tensors in the order given.
-fn checksum<'a>(position: &Position, config: &str, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> u64 {
-    let position = format!("{position:?}");
-    let start = files::hash(files::hash(files::HASH_START, position.as_bytes()), config.as_bytes());
+/// Hash of progress, configuration, and names and contents of the tensors in the given order.
+fn checksum<'a>(progress: &Progress, config: &str, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> u64 {
+    // The hash of format 3 covers this text, in which the struct was named so.
+    let progress = format!("{progress:?}").replacen("Progress", "Position", 1);
+    let start = files::hash(files::hash(files::HASH_START, progress.as_bytes()), config.as_bytes());
     tensors.fold(start, |hash, (name, bytes)| files::hash(files::hash(hash, name.as_bytes()), bytes))
 }
 

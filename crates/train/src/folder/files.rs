@@ -167,7 +167,7 @@ pub fn lock(folder: &Path) -> Result<File, Error> {
             }
             // A file system without locks is no reason not to train.
             Err(TryLockError::Error(e)) => {
-                tracing::warn!("{} cannot be locked, so that nothing keeps other processes out: {e}", path.display());
+                tracing::warn!("{} cannot be locked, so other processes could train in it too: {e}", path.display());
                 return Ok(file);
             }
         }

@@ -108,7 +108,7 @@ pub(crate) fn digest(text: &str) -> Digest {
 
 /// Where a step is, for its record.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct At {
+pub(crate) struct StepInfo {
     pub(crate) step: usize,
     pub(crate) tokens: usize,
     pub(crate) lr: f64,
@@ -116,7 +116,7 @@ pub(crate) struct At {
 }
 
 impl Record {
-    pub(crate) fn new(at: At, row: &HostRow, table: &ParamTable, blocks: usize) -> Self {
+    pub(crate) fn new(at: StepInfo, row: &HostRow, table: &ParamTable, blocks: usize) -> Self {
         let mut role = BTreeMap::<Role, f32>::new();
         for (entry, square) in table.iter().zip(&row.squares).filter(|(entry, _)| entry.role().is_trainable()) {
             *role.entry(entry.role()).or_default() += square;

@@ -7,7 +7,7 @@ pub mod process;
 pub mod read;
 
 use crate::config::ConfigFile;
-use crate::folder::checkpoint::{Checkpoint, Position};
+use crate::folder::checkpoint::{Checkpoint, Progress};
 use crate::folder::files::{Digest, write_atomically};
 use crate::folder::metrics::Status;
 use crate::{Error, HeldOut, Record, RunConfig, Start, Summary};
@@ -138,7 +138,7 @@ pub fn is_begun(folder: &Path) -> Result<bool, Error> {
         (None, false) if !contents.has_files => Ok(false),
         (foreign, false) => {
             let what = foreign.clone().unwrap_or_else(|| "config.toml".into());
-            refuse(folder, format!("holds {what:?}, which is of no run. Move it away, or use --out for another folder"))
+            refuse(folder, format!("holds {what:?}, which no run wrote. Move it away, or use --out for another folder"))
         }
     }
 }
@@ -209,7 +209,8 @@ pub fn check_ended(folder: &Path, summary: &Summary, config: &RunConfig) -> Resu
         true => Ok(()),
         false => refuse(
             folder,
-            "the numbers in summary.json are not those of its records: it was changed. Remove it, so that it is made again",
+            "the numbers in summary.json do not follow from the records: it was changed. Remove it to have it written \
+             again",
         ),
     }
 }
@@ -224,8 +225,8 @@ pub(crate) fn records_of(folder: &Path, summary: &Summary) -> Result<Vec<Record>
     if Digest::of(&text) != summary.records {
         return refuse(
             folder,
-            "the records in metrics.jsonl are not those that summary.json was written from: one of both was changed. \
-             Restore it, or remove the folder, so that the run is made again",
+            "the records in metrics.jsonl are not those that summary.json was written from: one of them was changed. \
+             Restore it, or remove the folder to repeat the run",
         );
     }
     metrics::parse(folder, &text, 0)
@@ -257,8 +258,8 @@ pub(crate) fn config_file(folder: &Path) -> Result<Option<ConfigFile>, Error> {
         Ok(text) if is_sealed(&text) => ConfigFile::parse(&text, &path.display().to_string()).map(Some),
         Ok(_) => refuse(
             folder,
-            "its config.toml is not as it was written. Changes go on the command line: --set key=value. Restore it; or \
-             remove it, to go on with the configuration that the newest checkpoint holds",
+            "its config.toml is not as it was written. Change settings on the command line: --set key=value. Restore \
+             it; or remove it to resume with the configuration of the newest checkpoint",
         ),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::io("read", &path)(e)),
@@ -277,8 +278,8 @@ pub fn configuration(folder: &Path, settings: &[String]) -> Result<RunConfig, Er
     let Ok(checkpoint) = Checkpoint::newest(folder) else {
         return refuse(
             folder,
-            "has neither config.toml nor a checkpoint, so that nothing says how to go on; start it again with its TOML \
-             file and --out",
+            "has neither config.toml nor a checkpoint, so it cannot be resumed; start it again with its TOML file and \
+             --out",
         );
     };
     let origin = checkpoint.path().display().to_string();
@@ -297,20 +298,20 @@ pub fn configuration_if_any(folder: &Path) -> Result<Option<RunConfig>, Error> {
 pub(crate) fn check_same_run(
     checkpoint: &Checkpoint,
     config: &RunConfig,
-    here: &Position,
+    here: &Progress,
     folder: &Path,
 ) -> Result<(), Error> {
     let refuse = |problem: String| refuse(folder, problem);
-    let there = &checkpoint.position;
+    let there = &checkpoint.progress;
     if there.tokenizer != here.tokenizer {
         return refuse(format!(
-            "was trained with another vocabulary ({} tokens, now {}); give it the data it was started with",
+            "was trained with another vocabulary ({} tokens, now {}); give the original data",
             there.tokenizer.vocab_size(),
             here.tokenizer.vocab_size()
         ));
     }
     if there.fingerprint != here.fingerprint {
-        return refuse("was trained on another text; give it the file it was started with".into());
+        return refuse("was trained on another text; give the original file".into());
     }
     check_same_settings(&checkpoint.config, config, folder)?;
     let finished = read_summary(folder).is_some_and(|summary| summary.status == Status::Finished);
@@ -364,9 +365,10 @@ pub(crate) struct Kept {
 /// again, and a last line that a killed process did not finish go.
 ///
 /// # Errors
-/// [`Error::Folder`] where the file does not begin with the records of the checkpoint, or goes on with something else.
-pub(crate) fn keep_records(folder: &Path, position: &Position) -> Result<Kept, Error> {
-    let (step, kept) = (position.step, position.records);
+/// [`Error::Folder`] if the file does not begin with the checkpoint's records, or continues with anything but later
+/// ones.
+pub(crate) fn keep_records(folder: &Path, progress: &Progress) -> Result<Kept, Error> {
+    let (step, kept) = (progress.step, progress.records);
     let path = folder.join("metrics.jsonl");
     let bytes = match read::fitting(&path, metrics::HELD) {
         Ok(bytes) => bytes,
@@ -379,25 +381,25 @@ pub(crate) fn keep_records(folder: &Path, position: &Position) -> Result<Kept, E
         return refuse(
             folder,
             format!(
-                "metrics.jsonl does not begin with the {} records that were there at the checkpoint of step {step}: it was \
-                 changed. Restore it, or remove the folder and make the run anew",
+                "metrics.jsonl does not begin with the {} records of the checkpoint of step {step}: it was changed. \
+                 Restore it, or remove the folder and repeat the run",
                 kept.lines
             ),
         );
     };
     let complete = rest.iter().rposition(|b| *b == b'\n').map_or(&[][..], |end| &rest[..=end]);
     let Ok(later) = std::str::from_utf8(complete) else {
-        let problem = format!("metrics.jsonl has something else than records after line {}; remove it", kept.lines);
+        let problem = format!("metrics.jsonl has lines that are not records after line {}; remove them", kept.lines);
         return refuse(folder, problem);
     };
-    // Steps before a divergence are recorded when it is seen, also those before the checkpoint.
-    let is_ours = |record: &Record| record.step > step || position.recent.iter().any(|own| own.step == record.step);
+    // After a divergence the steps before it are recorded, which may be older than the checkpoint.
+    let is_ours = |record: &Record| record.step > step || progress.recent.iter().any(|own| own.step == record.step);
     if let Some(foreign) = metrics::parse(folder, later, kept.lines)?.iter().find(|record| !is_ours(record)) {
         return refuse(
             folder,
             format!(
                 "metrics.jsonl has a record of step {} after those of the checkpoint of step {step}: it was changed. \
-                 Remove what is behind line {}",
+                 Remove the lines after line {}",
                 foreign.step, kept.lines
             ),
         );
@@ -407,8 +409,8 @@ pub(crate) fn keep_records(folder: &Path, position: &Position) -> Result<Kept, E
     if read_summary(folder).is_some_and(|s| s.records.lines == kept.lines && s.records != digest) {
         return refuse(
             folder,
-            "the times in metrics.jsonl are not those that summary.json was written from: one of both was changed. \
-             Restore it, or remove summary.json to believe the other",
+            "the times in metrics.jsonl are not those that summary.json was written from: one of them was changed. \
+             Restore it, or remove summary.json to accept the other",
         );
     }
     if !rest.is_empty() || !path.exists() {

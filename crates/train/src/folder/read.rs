@@ -45,7 +45,7 @@ pub(crate) fn all(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 }
 
 fn more_than(most: u64) -> String {
-    format!("it has more than {most} bytes, and grew while it was read or does not tell its length")
+    format!("it has more than {most} bytes, although it reported fewer")
 }
 
 /// The bytes of a file of any length, if the memory that is left holds `bytes_each` bytes for each of its bytes.

@@ -4,9 +4,9 @@ pub mod divergence;
 
 use crate::config::{Origin, changed_keys, has_batch_norm};
 use crate::device::Found;
-use crate::folder::checkpoint::{self, Checkpoint, Position};
+use crate::folder::checkpoint::{self, Checkpoint, Progress};
 use crate::folder::files::{self, write_atomically};
-use crate::folder::metrics::{self, At, FORMAT, Seconds, Status, peak_memory};
+use crate::folder::metrics::{self, FORMAT, Seconds, Status, StepInfo, peak_memory};
 use crate::folder::process::{Process, now};
 use crate::folder::{self as on_disk, Kept};
 use crate::run::divergence::{Action, Divergence, OnDivergence};
@@ -94,7 +94,7 @@ struct Run {
     task: Task,
     held_out: HeldOut,
     trainer: Trainer,
-    position: Position,
+    progress: Progress,
     metrics: File,
     /// Bytes of it, and number and hash of its lines.
     recorded: (u64, Digest),
@@ -141,8 +141,8 @@ impl From<Error> for Problem {
 /// What a run goes on from.
 struct Begun {
     trainer: Trainer,
-    position: Position,
-    /// What a calibration measured.
+    progress: Progress,
+    /// Measurements of a calibration.
     measured: Vec<Measured>,
     /// Records of the steps before.
     kept: Kept,
@@ -157,35 +157,35 @@ impl Begun {
         device: &Device,
         folder: &Path,
     ) -> Result<Self, Error> {
-        on_disk::check_same_run(&checkpoint, config, &Position::start(task), folder)?;
+        on_disk::check_same_run(&checkpoint, config, &Progress::start(task), folder)?;
         let (there, here) = (checkpoint.config.threads, config.threads);
         if there != 0 && there != here {
             tracing::warn!(
-                "the run was made with threads = {there}, now {here}: the last digits may differ from those of an \
-                 unbroken run"
+                "the run had threads = {there}, and now has {here}: the last digits may differ from those of an \
+                 uninterrupted run"
             );
         }
         let changed = checkpoint.config.differences_of_outputs(config);
         if !changed.is_empty() {
-            tracing::warn!("goes on with other settings than those of its checkpoint: {}", changed.join(", "));
+            tracing::warn!("resumes with other settings than its checkpoint's: {}", changed.join(", "));
         }
         let trainer = checkpoint.trainer(config, device)?;
-        let position = checkpoint.position;
-        tracing::debug!("the run in {} goes on from step {}", folder.display(), position.step);
+        let progress = checkpoint.progress;
+        tracing::debug!("the run in {} goes on from step {}", folder.display(), progress.step);
         on_disk::remove_unfinished(folder)?;
-        let kept = on_disk::keep_records(folder, &position)?;
+        let kept = on_disk::keep_records(folder, &progress)?;
         let last = kept.records.last().map(|record| record.step);
-        if position.step == config.train.steps && last != Some(position.step) {
+        if progress.step == config.train.steps && last != Some(progress.step) {
             return Err(Error::Folder {
                 path: folder.to_path_buf(),
                 problem: format!(
-                    "was stopped after step {} and has no record of it, so that it cannot end there; give it more --steps",
-                    position.step
+                    "was stopped after step {} and has no record of it, so it cannot end there; give it more --steps",
+                    progress.step
                 ),
             });
         }
         checkpoint::prune(&folder.join(on_disk::CHECKPOINTS), config)?;
-        Ok(Self { trainer, position, measured: Vec::new(), kept })
+        Ok(Self { trainer, progress, measured: Vec::new(), kept })
     }
 
     /// A run that has made no step.
@@ -211,7 +211,7 @@ impl Begun {
         }
         on_disk::clear(folder)?;
         tracing::debug!("a new run in {}", folder.display());
-        Ok(Self { trainer, position: Position::start(task), measured, kept: Kept::default() })
+        Ok(Self { trainer, progress: Progress::start(task), measured, kept: Kept::default() })
     }
 }
 
@@ -238,8 +238,8 @@ impl Run {
             Some(checkpoint) => Begun::resumed(checkpoint, &config, &task, &device, folder)?,
             None => Begun::anew(&config, &task, &device, folder, start, on_event)?,
         };
-        let Begun { trainer, position, measured, kept } = begun;
-        let process = Process::this(config.threads, position.step);
+        let Begun { trainer, progress, measured, kept } = begun;
+        let process = Process::this(config.threads, progress.step);
         let origin = Origin {
             command: process.command.clone(),
             processor: process.processor.clone(),
@@ -262,10 +262,10 @@ impl Run {
             format: FORMAT,
             status: Status::Running,
             message: None,
-            divergences: position.divergences.clone(),
-            step: position.step,
+            divergences: progress.divergences.clone(),
+            step: progress.step,
             steps: config.train.steps,
-            tokens: position.tokens,
+            tokens: progress.tokens,
             parameters: trainer.table.elements(),
             loss: None,
             eval_loss: None,
@@ -277,7 +277,7 @@ impl Run {
             learned: None,
             seconds: Seconds::default(),
             peak_memory: None,
-            fingerprint: position.fingerprint,
+            fingerprint: progress.fingerprint,
             process: Some(process),
             records: kept.digest,
             checksum: String::new(),
@@ -291,7 +291,7 @@ impl Run {
             task,
             held_out,
             trainer,
-            position,
+            progress,
             metrics,
             recorded: (kept.bytes, kept.digest),
             pending: Vec::new(),
@@ -312,15 +312,15 @@ impl Run {
             config: &self.config,
             parameters: self.summary.parameters,
             floor: self.summary.floor,
-            step: self.position.step,
+            step: self.progress.step,
         };
         self.flow = on_event(started);
         let steps = self.config.train.steps;
-        if self.position.step == 0 && matches!(self.config.train.on_divergence, OnDivergence::Rewind { .. }) {
+        if self.progress.step == 0 && matches!(self.config.train.on_divergence, OnDivergence::Rewind { .. }) {
             self.save()?;
         }
-        while self.position.step < steps {
-            let step = self.position.step + 1;
+        while self.progress.step < steps {
+            let step = self.progress.step + 1;
             let is_due = |every| self.config.is_due(every, step);
             let (evaluate, save) = (is_due(self.config.eval.every), is_due(self.config.checkpoint.every));
             let due = Due { record: step == 1 || evaluate || is_due(self.config.log.every), evaluate, save };
@@ -337,16 +337,16 @@ impl Run {
                     let divergence = Divergence { step, message, action };
                     if let Some(checkpoint) = checkpoint {
                         self.trainer = checkpoint.load(self.trainer)?;
-                        let divergences = std::mem::take(&mut self.position.divergences);
-                        self.position = Position { divergences, ..checkpoint.position };
+                        let divergences = std::mem::take(&mut self.progress.divergences);
+                        self.progress = Progress { divergences, ..checkpoint.progress };
                     }
-                    self.position.divergences.push(divergence.clone());
+                    self.progress.divergences.push(divergence.clone());
                     match action {
                         Action::Stopped {} => {
                             self.record_recent()?;
-                            // Not those steps after it that were made before it was seen.
-                            self.position.step = divergence.step;
-                            self.position.tokens = divergence.step * self.config.tokens_of_step();
+                            // Steps after the divergence, done before it was noticed, do not count.
+                            self.progress.step = divergence.step;
+                            self.progress.tokens = divergence.step * self.config.tokens_of_step();
                             self.summary.message = Some(divergence.describe());
                             self.end(Status::Diverged)?;
                             return Ok(self.summary);
@@ -376,7 +376,7 @@ impl Run {
             OnDivergence::Skip { .. } => Some((self.trainer.model.clone(), self.trainer.optimizer.clone())),
             OnDivergence::Stop {} | OnDivergence::Rewind { .. } => None,
         };
-        let lr = lr(&self.config, self.position.rate, step);
+        let lr = lr(&self.config, self.progress.rate, step);
         let (trainer, row) = self.trainer.step(&batches, lr, observe);
         self.trainer = trainer;
         if let Some((model, optimizer)) = before {
@@ -389,8 +389,8 @@ impl Run {
         if self.undone.is_none() {
             self.pending.push((step, row));
         }
-        self.position.step = step;
-        self.position.tokens += tokens;
+        self.progress.step = step;
+        self.progress.tokens += tokens;
         self.since_record.0 += started.elapsed();
         self.since_record.1 += tokens;
         self
@@ -430,14 +430,14 @@ impl Run {
 
     /// What is done about a divergence, and the checkpoint that the run goes back to.
     fn action(&self, can_skip: bool) -> Result<(Action, Option<Checkpoint>), Error> {
-        let rewinds = self.position.divergences.iter().filter_map(Divergence::went_to).count();
+        let rewinds = self.progress.divergences.iter().filter_map(Divergence::went_to).count();
         match self.config.train.on_divergence {
-            OnDivergence::Skip { at_most } if can_skip && self.position.skipped() < at_most => {
+            OnDivergence::Skip { at_most } if can_skip && self.progress.skipped() < at_most => {
                 Ok((Action::Skipped {}, None))
             }
             OnDivergence::Rewind { factor, at_most } if rewinds < at_most => {
                 let checkpoint = Checkpoint::newest_due(&self.folder, &self.config)?;
-                let (to, rate) = (checkpoint.position.step, self.position.rate * factor);
+                let (to, rate) = (checkpoint.progress.step, self.progress.rate * factor);
                 Ok((Action::Rewound { to, rate }, Some(checkpoint)))
             }
             OnDivergence::Stop {} | OnDivergence::Skip { .. } | OnDivergence::Rewind { .. } => {
@@ -448,12 +448,12 @@ impl Run {
 
     /// Goes on from the position of a checkpoint at this rate.
     fn rewound(&mut self, rate: f64) -> Result<(), Error> {
-        // Before the records go that one of them belongs to.
-        checkpoint::remove_after(&self.folder.join(on_disk::CHECKPOINTS), self.position.step)?;
-        let kept = on_disk::keep_records(&self.folder, &self.position)?;
+        // Checkpoints go before records: a checkpoint without its records is damage.
+        checkpoint::remove_after(&self.folder.join(on_disk::CHECKPOINTS), self.progress.step)?;
+        let kept = on_disk::keep_records(&self.folder, &self.progress)?;
         let path = self.folder.join("metrics.jsonl");
         self.metrics = files::open_own(&path).map_err(Error::io("open", &path))?;
-        self.position.rate = rate;
+        self.progress.rate = rate;
         self.pending.clear();
         self.since_record = (Duration::ZERO, 0);
         self.recorded = (kept.bytes, kept.digest);
@@ -482,15 +482,15 @@ impl Run {
 
     /// Keeps a step for the case that the run diverges before the next record.
     fn remember(&mut self, step: usize, row: &HostRow) {
-        let recent = &mut self.position.recent;
+        let recent = &mut self.progress.recent;
         if recent.len() == RECENT {
             recent.remove(0);
         }
-        let at = At {
+        let at = StepInfo {
             step,
             tokens: step * self.config.tokens_of_step(),
-            lr: lr(&self.config, self.position.rate, step),
-            // A time is no part of a checkpoint, which is the same in a repeated run.
+            lr: lr(&self.config, self.progress.rate, step),
+            // Speeds vary between runs, and a checkpoint must not.
             tokens_per_second: 0.0,
         };
         recent.push(Record::new(at, row, &self.trainer.table, self.config.model.n_layers));
@@ -499,7 +499,7 @@ impl Run {
     /// Writes the steps before a divergence.
     fn record_recent(&mut self) -> Result<(), Error> {
         let speed = self.speed();
-        for record in std::mem::take(&mut self.position.recent) {
+        for record in std::mem::take(&mut self.progress.recent) {
             self.write(&Record { tokens_per_second: speed, ..record })?;
         }
         Ok(())
@@ -513,10 +513,10 @@ impl Run {
 
     /// Writes the record of a step, with its evaluation where that is due.
     fn record(&mut self, step: usize, row: &HostRow, evaluate: bool) -> Result<Record, Problem> {
-        let at = At {
+        let at = StepInfo {
             step,
-            tokens: self.position.tokens,
-            lr: lr(&self.config, self.position.rate, step),
+            tokens: self.progress.tokens,
+            lr: lr(&self.config, self.progress.rate, step),
             tokens_per_second: self.speed(),
         };
         let mut record = Record::new(at, row, &self.trainer.table, self.config.model.n_layers);
@@ -534,12 +534,12 @@ impl Run {
                 self.held_out.tokens,
                 started.elapsed().as_secs_f64()
             );
-            let best = self.position.best_eval_loss.map_or(loss, |best| best.min(loss));
-            self.position.best_eval_loss = Some(best);
+            let best = self.progress.best_eval_loss.map_or(loss, |best| best.min(loss));
+            self.progress.best_eval_loss = Some(best);
             self.seconds.evaluation += started.elapsed().as_secs_f64();
         }
         self.write(&record)?;
-        self.position.recent.clear();
+        self.progress.recent.clear();
         Ok(record)
     }
 
@@ -555,7 +555,7 @@ impl Run {
             let _ = self.metrics.set_len(self.recorded.0);
             return Err(Error::io("write", &path)(e));
         }
-        self.position.records = self.position.records.with(&metrics::timeless(&line));
+        self.progress.records = self.progress.records.with(&metrics::timeless(&line));
         self.recorded = (self.recorded.0 + line.len() as u64, self.recorded.1.with(&line));
         self.seconds.logging += started.elapsed().as_secs_f64();
 
@@ -564,7 +564,7 @@ impl Run {
         if record.eval_loss.is_some() {
             self.summary.eval_loss = record.eval_loss;
             self.summary.excess = record.excess;
-            self.summary.best_eval_loss = self.position.best_eval_loss;
+            self.summary.best_eval_loss = self.progress.best_eval_loss;
         }
         Ok(())
     }
@@ -576,7 +576,7 @@ impl Run {
         self.metrics.sync_data().map_err(Error::io("write", &path))?;
         self.check_files()?;
         let folder = self.folder.join(on_disk::CHECKPOINTS);
-        checkpoint::save(&folder, &self.trainer, &self.position, &self.config)?;
+        checkpoint::save(&folder, &self.trainer, &self.progress, &self.config)?;
         self.seconds.checkpoint += started.elapsed().as_secs_f64();
         self.refresh_summary();
         self.write_summary()
@@ -596,9 +596,9 @@ impl Run {
         Err(Error::Folder {
             path: self.folder.clone(),
             problem: format!(
-                "{lost} was removed or changed while the run was training, which ends at step {}. Restore it and go on \
-                 with --resume, or start the run anew with --force",
-                self.position.step
+                "{lost} was removed or changed during training, which stops at step {}. Restore it and resume with \
+                 --resume, or start again with --force",
+                self.progress.step
             ),
         })
     }
@@ -615,10 +615,10 @@ impl Run {
 
     fn refresh_summary(&mut self) {
         let clock = self.trainer.clock;
-        self.summary.step = self.position.step;
-        self.summary.tokens = self.position.tokens;
+        self.summary.step = self.progress.step;
+        self.summary.tokens = self.progress.tokens;
         self.summary.records = self.recorded.1;
-        self.summary.divergences.clone_from(&self.position.divergences);
+        self.summary.divergences.clone_from(&self.progress.divergences);
         self.summary.peak_memory = peak_memory();
         self.summary.seconds = Seconds {
             total: self.started.elapsed().as_secs_f64(),
@@ -674,8 +674,8 @@ fn warn(config: &RunConfig) -> Result<(), Error> {
     let plan = config.plan()?;
     if has_batch_norm(&plan) && config.train.accumulate > 1 {
         tracing::warn!(
-            "batch_norm normalizes each of the train.accumulate = {} micro-batches by its own statistics, so that a step \
-             is not that of the larger batch",
+            "batch_norm normalizes each of the train.accumulate = {} micro-batches by its own statistics, so a step \
+             differs from one with the larger batch",
             config.train.accumulate
         );
     }

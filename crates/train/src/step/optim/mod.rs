@@ -118,7 +118,7 @@ impl Variant for OptimizerConfig {
         let problem = "must be 0 or a positive number that f32 can hold";
         require((0.0..=f64::from(f32::MAX)).contains(&decay.value()), "weight_decay", decay.value(), problem)?;
         let is_part = matches!(decay, WeightDecay::Coupled { .. }) || decay.value() < 1.0;
-        let problem = "must be below 1: it is the part of a weight that a step takes away";
+        let problem = "must be below 1: it is the fraction of a weight that a step removes";
         require(is_part, "weight_decay.value", decay.value(), problem)?;
         match self {
             Self::Adamw { betas, eps, .. } | Self::Adam { betas, eps, .. } => {
@@ -256,12 +256,12 @@ impl Optimizer {
         };
         #[cfg(not(feature = "flex"))]
         let on_host = 1.0;
-        model.map(&mut Pass { optimizer: self, table, gradients, lr, index: 0, factor, on_host })
+        model.map(&mut UpdateMapper { optimizer: self, table, gradients, lr, index: 0, factor, on_host })
     }
 }
 
-/// A walk over the parameters of a model, in the order of the table.
-struct Pass<'a> {
+/// Updates each weight of a model, in the order of the table.
+struct UpdateMapper<'a> {
     optimizer: &'a mut Optimizer,
     table: &'a ParamTable,
     gradients: Gradients,
@@ -272,7 +272,7 @@ struct Pass<'a> {
     on_host: f32,
 }
 
-impl ModuleMapper for Pass<'_> {
+impl ModuleMapper for UpdateMapper<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let index = self.index;
         self.index += 1;
