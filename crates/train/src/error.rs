@@ -2,14 +2,13 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use unitgain_model::{Fault, ModelError};
 
-/// What a user can do wrong, and what a machine can refuse. Each is one message that names the thing,
-/// its value, what is allowed and how to fix it.
+/// User errors and refusals of the machine. Each message names the item, its value, what is allowed and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A value is not allowed, wherever it is written.
+    /// A value is not allowed.
     #[error("{}: {}", .0.key, format!("{} {}", .0.value, .0.problem).trim_start())]
     Value(Fault),
-    /// A key or the type of a value is not valid, in a configuration or a `--set`.
+    /// A key, or the type of a value, is invalid in a configuration or a `--set`.
     #[error("{origin}: {key}: {problem}")]
     Config {
         /// The file, or `--set`.
@@ -19,10 +18,10 @@ pub enum Error {
         /// What is wrong, what is allowed, how to fix it.
         problem: String,
     },
-    /// Several of these, in the order of the file.
+    /// Several errors, in the order of the file.
     #[error("{} faults:\n{}", .0.len(), listed(.0))]
     Several(Vec<Self>),
-    /// One of these about a value, with the place where it is written.
+    /// An error about a value, with the place where it was written.
     #[error("{place}: {error}")]
     At {
         /// The file with the line, or `--set`.
@@ -68,28 +67,28 @@ pub enum Error {
         /// What is wrong and how to fix it.
         problem: String,
     },
-    /// A run of several failed.
+    /// One of several runs failed.
     #[error("run {name} failed: {problem}")]
     Run {
         /// The run.
         name: String,
-        /// What it said last.
+        /// The last line of its error output.
         problem: String,
     },
-    /// The operating system refused.
+    /// An operation on a file failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A run was asked to stop before it had begun.
+    /// A run was asked to stop before it began.
     #[error("the run was asked to stop before its first step, and wrote nothing")]
     Stopped,
-    /// What was asked of `generate` is not possible.
+    /// A request to `generate` cannot be met.
     #[error("generate: {0}")]
     Generate(String),
 }
@@ -101,18 +100,18 @@ impl From<Fault> for Error {
 }
 
 impl Error {
-    /// For `map_err` on an operation on a file.
+    /// For `map_err` on file operations.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::Io { action, path, source }
     }
 
-    /// A value that is not allowed; an empty one is not shown.
+    /// An error about a value; an empty value is not shown.
     pub fn value(key: &str, value: impl Display, problem: impl Into<String>) -> Self {
         Self::Value(Fault::new(key, value, problem))
     }
 
-    /// An error of the configuration in a file, where it does not say so itself.
+    /// Adds the file to an error about a configuration, unless it names one.
     pub fn of_file(path: &Path, error: Self) -> Self {
         let file = path.display().to_string();
         match error {
@@ -121,13 +120,13 @@ impl Error {
         }
     }
 
-    /// One error of some, of which there is at least one.
+    /// One error of several, of which there must be at least one.
     pub(crate) fn several(mut errors: Vec<Self>) -> Self {
         if errors.len() == 1 { errors.remove(0) } else { Self::Several(errors) }
     }
 }
 
-/// A line for each error, further in.
+/// One indented line per error.
 fn listed(errors: &[Error]) -> String {
     let all: Vec<String> = errors.iter().map(|e| format!("  {}", e.to_string().replace('\n', "\n  "))).collect();
     all.join("\n")

@@ -1,4 +1,4 @@
-//! Text from a trained run.
+//! Text generation from a trained run.
 
 use crate::data::Tokenizer;
 use crate::device::memory::Need;
@@ -15,17 +15,17 @@ use unitgain_model::{Cache, Transformer, Variant};
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the most likely token.
+    /// Divisor of the logits; 0 picks the most likely token.
     pub temperature: f64,
-    /// Number of tokens to choose among; 0 for all.
+    /// Number of most likely tokens to sample from; 0 for all.
     pub top_k: usize,
-    /// Seed of the choice.
+    /// Seed of the sampling.
     pub seed: u64,
 }
 
 impl Sampling {
     /// # Errors
-    /// [`Error::Generate`] for a temperature that is not 0 or a positive number.
+    /// [`Error::Generate`] for a temperature that is negative or not finite.
     pub fn check(self) -> Result<(), Error> {
         match self.temperature >= 0.0 && self.temperature.is_finite() {
             true => Ok(()),
@@ -34,15 +34,15 @@ impl Sampling {
     }
 }
 
-/// A trained model, ready to write.
+/// A trained model that generates text.
 #[derive(Debug)]
 pub struct Writer {
     model: Transformer,
     device: Device,
-    /// How its tokens are written.
+    /// Its vocabulary.
     pub tokenizer: Tokenizer,
     context: usize,
-    /// Steps that it was trained for.
+    /// Number of training steps.
     step: usize,
 }
 
@@ -55,7 +55,7 @@ impl Writer {
         Self::of(&Checkpoint::newest(run)?, backend)
     }
 
-    /// Builds the model of a checkpoint and loads its weights.
+    /// Builds the model of a checkpoint.
     ///
     /// # Errors
     /// [`Error::Device`], [`Error::Checkpoint`], and [`Error::Generate`] for a norm over the sequence.
@@ -79,14 +79,14 @@ impl Writer {
         Ok(Self { model, device, tokenizer, context: config.model.context, step: checkpoint.progress.step })
     }
 
-    /// Continues `prompt` by `n` tokens, telling `on_token` each, until it breaks off.
+    /// Continues `prompt` by `n` tokens and passes each to `on_token`, until that breaks.
     ///
-    /// Keys and values are cached. Positions are absolute, so when the context is full the cache is
-    /// filled anew with the last half of it.
+    /// Keys and values are cached. Positions are absolute: when the context is full, the cache is rebuilt from its last
+    /// half.
     ///
     /// # Errors
-    /// [`Error::Generate`] for an empty prompt, a token that is not in the vocabulary, settings out of range, and logits
-    /// that are not finite: those of a model that diverged, from which no token can be drawn.
+    /// [`Error::Generate`] for an empty prompt, a token outside the vocabulary, invalid settings, and logits that are
+    /// not finite, as after a divergence.
     pub fn write(
         &self,
         prompt: &[i32],
@@ -146,7 +146,7 @@ impl Writer {
     }
 }
 
-/// A token, drawn from the softmax of the logits; None where one of them is not finite, or there is none.
+/// Samples a token from the softmax of the logits; None if a logit is not finite, or there is none.
 fn choose(logits: &[f32], sampling: Sampling, rng: &mut ChaCha8Rng) -> Option<i32> {
     if !logits.iter().all(|logit| logit.is_finite()) {
         return None;
@@ -171,7 +171,7 @@ fn choose(logits: &[f32], sampling: Sampling, rng: &mut ChaCha8Rng) -> Option<i3
             return i32::try_from(*i).ok();
         }
     }
-    // Rounding can leave a rest behind the last.
+    // Rounding can leave a remainder after the last token.
     order.last().and_then(|i| i32::try_from(*i).ok())
 }
 
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(choose(&[], Sampling { temperature: 0.0, top_k: 0, seed: 1 }, &mut sample::stream(1, "test")), None);
     }
 
-    /// The largest and the smallest temperature that a number can be.
+    /// The largest and the smallest positive temperature.
     #[test]
     fn every_temperature_chooses_a_token() {
         for temperature in [f64::MIN_POSITIVE, 5e-324, f64::MAX] {

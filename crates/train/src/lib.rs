@@ -1,12 +1,11 @@
-//! Runs: one TOML file in, one folder out.
+//! Training runs: a TOML file in, a run folder out.
 //!
-//! A [`RunConfig`] names the model, the data, the optimizer and the schedule; [`train`] turns it into
-//! a run folder that holds the resolved configuration, one JSON record per logged step, checkpoints
-//! and a summary. The parts work alone too: [`Trainer`] is the step, [`Task`] the data,
-//! [`Optimizer`] the update.
+//! A [`RunConfig`] gives the model, the data, the optimizer and the schedule; [`train`] writes a run folder with the
+//! resolved configuration, one JSON record per logged step, checkpoints and a summary. The parts can be used alone:
+//! [`Trainer`] is the step, [`Task`] the data, [`Optimizer`] the update.
 //!
-//! This is the only crate that knows files, clocks and devices. It never prints: it reports
-//! [`Event`]s to its caller and uses `tracing`.
+//! Files, clocks and devices are used in this crate and its dependents only. It never prints: it reports [`Event`]s to
+//! its caller and uses `tracing`.
 
 pub mod calibrate;
 pub mod config;
@@ -34,5 +33,5 @@ pub use step::{HostRow, Measurement, Row, Trainer, loss, read_rows};
 
 /// Version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Version of burn that it is built on, which a test compares with that of Cargo.
+/// Version of burn that it is built on; a test compares it with Cargo.lock.
 pub const BURN_VERSION: &str = "0.22.1";

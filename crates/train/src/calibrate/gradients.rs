@@ -1,4 +1,4 @@
-//! What is measured by gradients, at weights that are moved.
+//! Calibrations that use gradients: MetaInit and GradInit.
 
 use super::{Measured, Work};
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use unitgain_kernels::kinks::{self, Pieces};
 use unitgain_model::{Precision, weights};
 use unitgain_mup::Update;
 
-/// Loss and gradients at given values of some tensors.
+/// Loss and gradients as a function of the values of some weights.
 pub type Objective<'a> = dyn Fn(&[Vec<f32>]) -> (f64, Vec<Vec<f32>>) + 'a;
 
 fn dot(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
@@ -25,19 +25,19 @@ fn moved(w: &[Vec<f32>], v: &[Vec<f32>], factor: f64) -> Vec<Vec<f32>> {
     w.iter().zip(v).map(one).collect()
 }
 
-/// How far weights are moved for a difference of gradients, as a part of their length. Of a two-block model of width 64,
-/// H g is then good to some 3e-4: at a tenth of the step f32 rounds 2e-3 of it, at ten times it the difference passes over
-/// 2e-3, and at a hundred times 7e-2 to 0.24.
+/// Step of the finite difference of gradients, relative to the length of the weights. On a two-block model of width 64
+/// the relative error of H g is about 3e-4; a tenth of the step gives 2e-3 (f32 rounding), ten times it over 2e-3, and
+/// a hundred times it 7e-2 to 0.24.
 const STEP: f64 = 1e-4;
 
-/// The gradient at `w`, and the pieces that functions of some are on there, for [`hessian_product`].
+/// The gradient at `w`, and the active pieces of piecewise functions there, for [`hessian_product`].
 fn at(objective: &Objective<'_>, w: &[Vec<f32>]) -> (Vec<Vec<f32>>, Pieces) {
     let ((_, gradient), pieces) = kinks::observe(|| objective(w));
     (gradient, pieces)
 }
 
-/// `H v`, the change of the gradient along v: `(g(w + s v) - g(w - s v)) / 2s`, s = `step` |w| / |v|, both gradients on
-/// the pieces of w. Else each ReLU that changes its side would add its jump, over 2s, to what is no part of H.
+/// `H v` by a central difference: `(g(w + s v) - g(w - s v)) / 2s`, s = `step` |w| / |v|. Both gradients use the pieces
+/// active at w: a ReLU that changes sides would add its jump divided by 2s, which is not part of H.
 fn hessian_product(
     objective: &Objective<'_>,
     pieces: &Pieces,
@@ -56,8 +56,8 @@ fn hessian_product(
     above.iter().zip(&below).map(|(a, b)| a.iter().zip(b).map(|(a, b)| (a - b) * half).collect()).collect()
 }
 
-/// MetaInit's gradient quotient, `1/P sum |(g - H g) / (g + eps) - 1|` with eps of the sign of g and of size 1e-5, over
-/// the P elements of `weights`, and `H g`. 3 gradients.
+/// MetaInit's gradient quotient `1/P sum |(g - H g) / (g + eps) - 1|` over the P elements of `weights`, where eps has
+/// size 1e-5 and the sign of g; and `H g`. Costs 3 gradients.
 pub fn gradient_quotient(objective: &Objective<'_>, weights: &[Vec<f32>]) -> (f64, Vec<Vec<f32>>) {
     let (g, pieces) = at(objective, weights);
     let hg = hessian_product(objective, &pieces, weights, &g, STEP);
@@ -67,13 +67,13 @@ pub fn gradient_quotient(objective: &Objective<'_>, weights: &[Vec<f32>]) -> (f6
         sum += ((g - hg) / (g + 1e-5f64.copysign(if g < 0.0 { -1.0 } else { 1.0 })) - 1.0).abs();
         count += 1;
     }
-    // Where nothing has a gradient there is no quotient, and nothing that could be trained.
+    // Without any gradient there is no quotient, and nothing to train.
     let is_dead = g.iter().flatten().all(|g| *g == 0.0);
     (if is_dead { f64::INFINITY } else { sum / count.max(1) as f64 }, hg)
 }
 
-/// The length of a gradient in the norm of GradInit's constraint: the sum of sizes where the step is the sign of the
-/// gradient, the root of the sum of squares where it is the gradient.
+/// Norm of a gradient in GradInit's constraint: the 1-norm if the optimizer steps along the sign of the gradient, the
+/// 2-norm if it steps along the gradient.
 pub fn gradient_norm(g: &[Vec<f32>], update: Update) -> f64 {
     match update {
         Update::Normalized => g.iter().flatten().map(|g| f64::from(g.abs())).sum(),
@@ -81,8 +81,8 @@ pub fn gradient_norm(g: &[Vec<f32>], update: Update) -> f64 {
     }
 }
 
-/// GradInit's loss after one step and its derivative by the factor of each tensor, at `theta = alpha W`:
-/// `L'(theta - eta U(g))`, U(g) = g or sign g, L' on another batch. 2 gradients for sign g, and 4 for g.
+/// GradInit's loss after one step, `L'(theta - eta U(g))` at `theta = alpha W`, and its derivative by the factor alpha
+/// of each tensor. U(g) is g or sign g; L' uses another batch. Costs 2 gradients for sign g, and 4 for g.
 pub fn grad_init_slopes(
     objective: &Objective<'_>,
     other: &Objective<'_>,
@@ -94,7 +94,7 @@ pub fn grad_init_slopes(
     let (g, pieces) = at(objective, &theta);
     let (loss, mut slope) = other(&moved(&theta, &step_of(&g, update), -eta));
     if update == Update::Proportional {
-        // The step moves with theta: d/dtheta L'(theta - eta g) = (I - eta H) g'.
+        // The step depends on theta: d/dtheta L'(theta - eta g) = (I - eta H) g'.
         let through = hessian_product(objective, &pieces, &theta, &slope, STEP);
         slope = moved(&slope, &through, -eta);
     }
@@ -133,8 +133,8 @@ impl Work<'_> {
         .collect()
     }
 
-    /// Loss and gradients of the matrices on a batch made of rows of batches, in f32: what bf16 rounds is more than
-    /// what a short step changes.
+    /// Mean loss and gradients of the matrices over `batches`, in f32: bf16 rounding exceeds the effect of a short
+    /// step.
     fn objective(&self, batches: Vec<usize>) -> impl Fn(&[Vec<f32>]) -> (f64, Vec<Vec<f32>>) + '_ {
         move |matrices| {
             let model = match weights::assign(self.trainer.model.clone(), &self.with_matrices(matrices)) {
@@ -180,7 +180,7 @@ impl Work<'_> {
             }
             let mut next = alpha.clone();
             for (i, velocity) in velocity.iter_mut().enumerate() {
-                // A zero matrix has no length that could change.
+                // A zero matrix cannot be rescaled.
                 if first[i].iter().all(|w| *w == 0.0) {
                     continue;
                 }
@@ -194,7 +194,7 @@ impl Work<'_> {
             drop(objective);
             (self.progress)(step + 1, steps);
         }
-        // The quotient is noisy: the lowest that was met counts.
+        // The quotient is noisy, so the lowest one wins.
         let (after, alpha) = best.unwrap_or((before, alpha));
         self.set(&self.with_matrices(&scaled(&first, &alpha)));
         vec![Measured { what: "gradient quotient".into(), before, after }]
@@ -211,7 +211,7 @@ impl Work<'_> {
         });
         let mut alpha = vec![1.0; first.len()];
         let mut moments = vec![(0.0, 0.0); first.len()];
-        // Measured on two batches that are not used.
+        // Measured on two batches that the steps do not use.
         let measure = |work: &Self, alpha: &[f64]| {
             let (a, b) = (work.objective(vec![2 * steps + 2]), work.objective(vec![2 * steps + 3]));
             let theta = scaled(&first, alpha);
@@ -222,7 +222,7 @@ impl Work<'_> {
         let before = measure(self, &alpha);
         for step in 0..steps {
             let theta = scaled(&first, &alpha);
-            // Half of the second batch is the first one.
+            // The first batch is half of the second.
             let (one, two) = (self.objective(vec![2 * step]), self.objective(vec![2 * step, 2 * step + 1]));
             let (g, pieces) = at(&one, &theta);
             let slopes = if gradient_norm(&g, update) > gamma {
@@ -237,7 +237,7 @@ impl Work<'_> {
             } else {
                 grad_init_slopes(&one, &two, &first, &alpha, (update, eta)).1
             };
-            // Adam, with the gradient of the factors clipped to 1 as the authors do.
+            // Adam on the factors, with their gradient clipped to norm 1 as in the authors' code.
             let length = slopes.iter().map(|s| s * s).sum::<f64>().sqrt();
             let clip = if length > 1.0 { 1.0 / length } else { 1.0 };
             for ((alpha, (m, v)), slope) in alpha.iter_mut().zip(&mut moments).zip(&slopes) {
@@ -267,7 +267,7 @@ mod tests {
     use burn::tensor::Device;
     use unitgain_model::{Activation, ModelConfig, Placement, Variant};
 
-    /// Calls `f` with the objective of a model of width 64 on a batch of its data, and its matrices.
+    /// Calls `f` with the objective of a model of width 64 on one batch, and the model's matrices.
     fn with_objective<R>(model: ModelConfig, f: impl FnOnce(&Objective<'_>, &[Vec<f32>]) -> R) -> R {
         let mut config = RunConfig {
             model: ModelConfig { d_model: 64, n_layers: 2, n_heads: 4, context: 32, ..model },

@@ -1,4 +1,4 @@
-//! What is measured layer by layer in a forward pass.
+//! Calibrations that use the activations of a forward pass: LSUV, data-dependent init and Admin.
 
 use super::{Measured, Work};
 use burn::module::Module;
@@ -20,36 +20,36 @@ fn host(x: &Tensor<2>) -> Vec<f32> {
     x.clone().into_data().iter::<f32>().collect()
 }
 
-/// What LSUV multiplies a weight by whose output has this variance: `1 / sqrt(var)`, and 1 where there is nothing to
-/// divide by or the variance is within the tolerance.
+/// LSUV's factor on a weight whose output has this variance: `1 / sqrt(var)`; 1 if the variance is 0 or within the
+/// tolerance.
 pub fn lsuv_factor(variance: f64, tolerance: f64) -> f64 {
     let is_close = (variance - 1.0).abs() < tolerance;
     if variance > 0.0 && !is_close { variance.powf(-0.5) } else { 1.0 }
 }
 
-/// The first stage of data-dependent init for one layer: of outputs `[rows, columns]`, row by row, the
-/// `(1 / sigma, mu)` of each column; `W_c / sigma_c` and `(b_c - mu_c) / sigma_c` then have outputs of mean 0 and
-/// variance 1. A constant column is only shifted.
+/// First stage of data-dependent init for a layer with row-major `outputs` of shape `[rows, columns]`: `(1 / sigma,
+/// mu)` of each column. With `W_c / sigma_c` and `(b_c - mu_c) / sigma_c` the outputs have mean 0 and variance 1. A
+/// constant column is only shifted.
 pub fn centred(outputs: &[f32], columns: usize) -> Vec<(f64, f64)> {
     (0..columns)
         .map(|c| {
             let column: Vec<f32> = outputs.iter().skip(c).step_by(columns).copied().collect();
             let (mean, variance) = moments(&column);
-            // Below that it is the rounding of a column that is constant.
+            // A smaller variance is rounding in a constant column.
             let varies = variance > 1e-10 * mean * mean;
             (if varies { variance.powf(-0.5) } else { 1.0 }, mean)
         })
         .collect()
 }
 
-/// The second stage for a pair: r, by which the first weight is multiplied and the second divided, so that both have
-/// the same ratio of gradient to weight. The ratio of the first falls by r^2 and that of the second grows by it.
+/// Second stage for a pair: the factor r on the first weight, with 1/r on the second, that gives both the same ratio of
+/// gradient to weight. It lowers the ratio of the first by r^2 and raises that of the second by r^2.
 pub fn between(first: f64, second: f64) -> f64 {
     let r = (first / second).powf(0.25);
     if r.is_finite() && r > 0.0 { r } else { 1.0 }
 }
 
-/// Admin's omegas from the variance of what the first branch reads and of what each branch writes.
+/// Admin's omegas, from the variances of the first branch's input and of each branch's output.
 pub fn admin_omegas(input: f64, branches: &[f64]) -> Vec<f64> {
     let mut sum = input;
     branches
@@ -62,7 +62,7 @@ pub fn admin_omegas(input: f64, branches: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-/// The path of each parameter by its id.
+/// Maps the id of each weight to its path.
 pub fn paths(model: &Transformer) -> HashMap<ParamId, String> {
     let mut paths = HashMap::new();
     model.visit(&mut Walk::new(|path: &str, id, _: Vec<usize>| {
@@ -71,10 +71,10 @@ pub fn paths(model: &Transformer) -> HashMap<ParamId, String> {
     paths
 }
 
-/// Divides each layer's output by its standard deviation, and notes the factor.
+/// Divides each layer's output by its standard deviation, and records the factor.
 struct Lsuv {
     tolerance: f64,
-    /// Weight, variance, factor, in the order of execution.
+    /// Weight, variance of its output, and factor, in the order of execution.
     seen: RefCell<Vec<(ParamId, f64, f64)>>,
 }
 
@@ -93,7 +93,7 @@ impl Probe for Lsuv {
 /// Brings each column of each layer's output to mean 0 and variance 1.
 struct Centre(RefCell<Vec<Centred>>);
 
-/// A weight, the variance of its output before, and what each column is multiplied by and shifted by first.
+/// A weight, the variance of its output before, and scale and mean of each column.
 type Centred = (ParamId, f64, Vec<(f64, f64)>);
 
 impl Probe for Centre {
@@ -114,7 +114,7 @@ impl Probe for Centre {
     }
 }
 
-/// Variance of what goes into the first branch, and of what each writes.
+/// Variances of the first branch's input and of each branch's output.
 #[derive(Default)]
 struct Branches(RefCell<Vec<f64>>);
 
@@ -187,7 +187,7 @@ impl Work<'_> {
                     *value = (f64::from(*value) * each[i % each.len()].0) as f32;
                 }
             }
-            // A head without a bias keeps the means of its columns.
+            // Without a bias, as in a head, columns keep their means.
             if let Some(each) = path.strip_suffix("bias").and_then(|layer| columns.get(&format!("{layer}weight"))) {
                 for (value, (scale, mean)) in values.iter_mut().zip(*each) {
                     *value = ((f64::from(*value) - mean) * scale) as f32;
@@ -210,7 +210,7 @@ impl Work<'_> {
             .collect()
     }
 
-    /// Brings the weights of each pair to the same ratio of gradient to weight.
+    /// Gives the weights of each pair the same ratio of gradient to weight.
     fn between(&mut self) {
         let (_, gradients) = self.gradients(&self.trainer.model, &(self.batch)(0));
         let squares: Vec<f32> = gradients.squares(&self.device()).into_data().iter::<f32>().collect();
@@ -239,7 +239,7 @@ impl Work<'_> {
             for (_, [a, b]) in pairs.into_iter().filter(|(holds, _)| *holds) {
                 let (Some(first), Some(second)) = (ratio(a, block), ratio(b, block)) else { continue };
                 let r = between(first.1, second.1);
-                // The bias of the first layer is part of what it writes; that of the second is not.
+                // The bias of the first layer scales with its output; the bias of the second stays.
                 factors.insert(first.0.replace("weight", "bias"), r);
                 factors.insert(first.0, r);
                 factors.insert(second.0.clone(), 1.0 / r);
@@ -278,7 +278,7 @@ impl Work<'_> {
     }
 }
 
-/// The length of each parameter, in the order of the table.
+/// The 2-norm of each weight, in the order of the table.
 fn weights_of(model: &Transformer) -> Vec<f64> {
     let length = |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
     weights::of(model).iter().map(|(_, _, values)| length(values)).collect()

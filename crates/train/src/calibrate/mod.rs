@@ -1,6 +1,6 @@
-//! Data-driven init: before step 0 the drawn weights are measured on batches of the run's own data and changed.
+//! Data-driven init: before step 0 the drawn weights are adjusted to measurements on batches of the run's data.
 //!
-//! All of them only rescale or shift what the scheme drew. Batches are those of step 0, which training does not see.
+//! Weights are only rescaled, and biases shifted. The batches are those of step 0, which training does not use.
 
 mod gradients;
 mod layers;
@@ -17,66 +17,65 @@ pub use gradients::{Objective, grad_init_slopes, gradient_norm, gradient_quotien
 pub use layers::paths;
 pub use layers::{admin_omegas, between, centred, lsuv_factor};
 
-/// What is done to the weights before the first step.
+/// A data-driven adjustment of the weights before the first step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Calibrate {
-    /// LSUV (arXiv:1511.06422): in the order of execution each weight of a linear layer is divided by the standard
-    /// deviation of the layer's output, until its variance is 1. The paper starts from `init = "orthogonal"`. A layer
-    /// that writes nothing is left alone. Cost: a forward pass and another to see that it holds.
+    /// LSUV (arXiv:1511.06422): in the order of execution each linear weight is divided by the standard deviation of
+    /// its output until the variance is 1. The paper starts from `init = "orthogonal"`. A layer with zero output is
+    /// left alone. Cost: one forward pass, and one to check.
     Lsuv {
-        /// Largest distance of a variance from 1. Default 0.1, the paper's.
+        /// Tolerance of the variance around 1. Default 0.1, as in the paper.
         #[serde(default = "default_tolerance")]
         tolerance: f64,
-        /// Most passes. Default 10.
+        /// Maximum number of passes. Default 10.
         #[serde(default = "default_passes")]
         passes: usize,
     },
-    /// Data-dependent init (arXiv:1511.06856): in the order of execution each output of a linear layer gets mean 0 and
-    /// variance 1 over the batch, by its column of the weight and its bias. Then the two weights of a pair between which
-    /// nothing changes when one is multiplied by r and the other by 1/r (query and key, value and output, up and down
-    /// around ReLU or a gate) are brought to the same ratio of gradient to weight. Needs `bias = true`. Cost: a forward
-    /// pass, and a backward pass for the second stage.
+    /// Data-dependent init (arXiv:1511.06856): in the order of execution, each output of a linear layer gets mean 0 and
+    /// variance 1 over the batch through its column of the weight and its bias. Then the two weights of a pair whose
+    /// factors r and 1/r cancel (query and key, value and output, up and down around ReLU or a gate) get the same ratio
+    /// of gradient to weight. Needs `bias = true`. Cost: a forward pass, and a backward pass for the second stage.
     DataDependent {
-        /// Whether the second stage is made. Default true.
+        /// Whether to run the second stage. Default true.
         #[serde(default = "yes")]
         between: bool,
     },
     /// Admin's profiling (arXiv:2004.08249, section 4.2): `omega_i = sqrt(Var x_0 + sum_(j<i) Var f_j)` from one forward
     /// pass with omega = 1. Needs `placement = "admin"`.
     Admin {},
-    /// MetaInit (Dauphin and Schoenholz 2019): the lengths of the matrices are moved down the slope of the gradient
-    /// quotient, the mean of `|H g / g|`, by the sign of its derivative. burn has first derivatives only: H g is a central
-    /// difference of two gradients, in both of which every ReLU keeps its side, and each derivative a difference of two
-    /// quotients, so that a step costs 3 (matrices + 1) gradients.
+    /// MetaInit (Dauphin and Schoenholz 2019): the norms of the matrices descend the gradient quotient, the mean of `|H
+    /// g / g|`, by the sign of its derivative. burn has first derivatives only: H g is a central difference of two
+    /// gradients with fixed ReLU sides, and each derivative a difference of two quotients. A step costs 3 (matrices +
+    /// 1) gradients.
     MetaInit {
-        /// Default 20; the paper has 500, at a cost of 2 gradients of a gradient each.
+        /// Number of steps. Default 20; the paper has 500, which cost 2 second-order gradients each.
         #[serde(default = "default_meta_steps")]
         steps: usize,
-        /// Of the lengths, as a part of the first length. Default 0.02.
+        /// Learning rate of the norms, relative to the initial ones. Default 0.02.
         #[serde(default = "default_meta_lr")]
         lr: f64,
-        /// Default 0.9.
+        /// Momentum. Default 0.9.
         #[serde(default = "default_momentum")]
         momentum: f64,
     },
-    /// GradInit (arXiv:2102.08098): a factor for each matrix, by Adam: while the gradient is longer than `gamma` down the
-    /// slope of its length, else down the slope of the loss after one step of the optimizer, on a batch half of which is
-    /// new. The derivatives are those of the paper, with `H v` a central difference of two gradients: a step costs up to 6
-    /// gradients of a batch.
+    /// GradInit (arXiv:2102.08098): Adam on one factor per matrix. While the gradient norm exceeds `gamma` the factors
+    /// descend that norm, and otherwise the loss after one step of the optimizer, on a batch of which half is new. The
+    /// derivatives are the paper's, with `H v` a central difference of two gradients: a step costs up to 6 gradients of
+    /// a batch.
     GradInit {
-        /// Default 100; the paper has 390.
+        /// Number of steps. Default 100; the paper has 390.
         #[serde(default = "default_grad_steps")]
         steps: usize,
-        /// Of the factors. Default 0.01.
+        /// Learning rate of the factors. Default 0.01.
         #[serde(default = "default_grad_lr")]
         lr: f64,
-        /// Longest gradient: of the sum of sizes where the optimizer's step has the sign of the gradient (Adam, Lion), of
-        /// the root of the sum of squares for SGD. Default 1 for SGD; else 1 for each 1000 elements of the model, as
-        /// the sum grows with their number.
+        /// Maximum gradient norm: the 1-norm for optimizers that step along the sign of the gradient (Adam, Lion), the
+        /// 2-norm for SGD. Default 1 for SGD; otherwise 1 per 1000 matrix elements, because the 1-norm grows with their
+        /// number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         gamma: Option<f64>,
-        /// Learning rate of the step that is looked at. Default that of the optimizer.
+        /// Learning rate of that optimizer step. Default `optimizer.lr`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         eta: Option<f64>,
     },
@@ -107,14 +106,14 @@ const fn default_grad_lr() -> f64 {
     0.01
 }
 
-/// One number that a calibration is about, before and after it.
+/// A quantity that a calibration changes, before and after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// What: `variance of blocks.0.mlp.up.weight's output`, `gradient quotient`.
+    /// Its name, e.g. `variance of the output of blocks.0.mlp.up.weight`, `gradient quotient`.
     pub what: String,
-    /// Before.
+    /// Value before.
     pub before: f64,
-    /// After.
+    /// Value after.
     pub after: f64,
 }
 
@@ -154,7 +153,7 @@ impl Variant for Calibrate {
 }
 
 impl Calibrate {
-    /// Refuses a model that it cannot calibrate, with the fault of its kind.
+    /// Checks that this kind can calibrate the model.
     pub(crate) fn check_model(self, plan: &Plan, tokens: usize) -> Result<(), Fault> {
         let fits = |holds, problem: &str| require(holds, "kind", format!("{:?}", self.about().name), problem);
         if self == (Self::Admin {}) {
@@ -175,11 +174,11 @@ impl Calibrate {
     }
 }
 
-/// Calibrates a trainer as `config` asks, telling `progress` of each step of so many. Without
-/// `init.calibrate` it is as it was.
+/// Calibrates a trainer as `config.init.calibrate` asks, or returns it unchanged. `progress` gets the steps done and
+/// their total.
 ///
 /// # Errors
-/// [`Error::Value`] where what is measured is not finite.
+/// [`Error::Value`] if a measurement is not finite.
 pub fn calibrate(
     trainer: Trainer,
     config: &RunConfig,
@@ -191,7 +190,7 @@ pub fn calibrate(
         let rows = config.train.batch_size;
         task.batch(config.seed, 0, i * rows..(i + 1) * rows)
     };
-    // Two gradients under two masks would differ by the masks.
+    // Two gradients would differ by their dropout masks.
     let dropout = config.model.dropout;
     let trainer = trainer.with_dropout(0.0);
     let mut work = Work { trainer, plan: config.plan()?, config, progress, batch: &batch };
@@ -219,7 +218,7 @@ pub fn calibrate(
     }
 }
 
-/// What a calibration works with.
+/// The state of a calibration.
 struct Work<'a> {
     trainer: Trainer,
     plan: Plan,
@@ -233,7 +232,7 @@ impl Work<'_> {
         self.trainer.device().clone()
     }
 
-    /// Multiplies parameters by a factor each, by path.
+    /// Multiplies weights by factors, given by path.
     fn rescale(&mut self, factors: &HashMap<String, f64>) {
         self.change(|path, values| {
             if let Some(factor) = factors.get(path) {
@@ -242,7 +241,7 @@ impl Work<'_> {
         });
     }
 
-    /// Changes the values of parameters.
+    /// Changes the values of weights.
     fn change(&mut self, mut f: impl FnMut(&str, &mut Vec<f32>)) {
         let values = weights::of(&self.trainer.model)
             .into_iter()

@@ -1,4 +1,4 @@
-//! serde's messages, in terms of keys.
+//! Translates serde's errors into messages about keys.
 
 use super::TAGS;
 use super::names;
@@ -7,27 +7,26 @@ use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 use toml::{Table, Value};
 
-/// A value that cannot be read, or a key that there is not.
+/// A value that cannot be read, or an unknown key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Misread {
-    /// Where it is: names of keys, and indices of arrays as numbers.
+    /// Path of the key; indices of arrays are decimal strings.
     pub(super) path: Vec<String>,
-    /// What is wrong, what is allowed, how to fix it.
+    /// What is wrong, what is allowed, and how to fix it.
     pub(super) problem: String,
-    /// Whether there is no such key.
+    /// Whether the key is unknown.
     pub(super) is_unknown: bool,
-    /// What was most likely meant: the name of a key beside it, or a value.
+    /// The most likely intended key of the same table, or value.
     near: Option<String>,
 }
 
-/// Most faults that are told at once.
+/// Maximum number of faults in one message.
 pub(super) const MOST_FAULTS: usize = 50;
 
-/// No key is as long; the distance of two names costs the product of their lengths.
+/// Longer than any key; bounds the cost of comparing names, the product of their lengths.
 const LONGEST_NAME: usize = 64;
 
-/// Reads a configuration and collects all that is wrong with it. What is wrong is taken out of `root`, so that what is
-/// left can be read.
+/// Reads a configuration and collects all faults. Faulty parts are removed from `root`, so that the rest can be read.
 pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Misread>> {
     let mut faults = misplaced::<T>(root);
     for fault in faults.iter().rev() {
@@ -44,7 +43,7 @@ pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Misre
             Some(problem) => Misread { path: path.clone(), problem, is_unknown: false, near: None },
             None => explain(path.clone(), &message, &schema::of::<T>().keys),
         };
-        // What is missing because it was taken out, or misspelt, is no second fault.
+        // A key that is missing because it was removed or misspelt is not a second fault.
         let is_consequence = message.starts_with("missing field")
             && faults.iter().any(|earlier| {
                 let meant = earlier.near.iter().cloned().fold(earlier.path.clone(), |mut path, near| {
@@ -64,7 +63,8 @@ pub(super) fn read<T: DeserializeOwned>(root: &mut Value) -> Result<T, Vec<Misre
     }
 }
 
-/// Reads a value; else where serde was and what it said, without the path, which stands in its last line once more.
+/// Reads a value. The error is the path where serde failed and its message, without the path that the last line
+/// repeats.
 fn attempt<T: DeserializeOwned>(root: &Value) -> Result<T, (Vec<String>, String)> {
     serde_path_to_error::deserialize(root.clone()).map_err(|e| {
         let segment = |segment: &Segment| match segment {
@@ -80,16 +80,16 @@ fn attempt<T: DeserializeOwned>(root: &Value) -> Result<T, (Vec<String>, String)
     })
 }
 
-/// Lists where tables belong, which serde reads as the values of the keys in their order, and dates, which no key has.
+/// Finds arrays in place of tables, which serde would read as a sequence of fields, and dates, which no key accepts.
 fn misplaced<T: DeserializeOwned>(root: &Value) -> Vec<Misread> {
     let mut found = Vec::new();
     let is_table = |path: &[String]| {
         let schema = schema::of::<T>();
         let is_index = |part: &&String| part.parse::<usize>().is_ok();
         let names: Vec<String> = path.iter().filter(|part| !is_index(part)).cloned().collect();
-        // An element of a list of tables is one.
+        // An element of an array of tables is a table.
         let is_list = schema.lists.contains(&names) && path.last().is_none_or(|last| !is_index(&last));
-        // What has a kind says itself that it is no list.
+        // A table with a kind rejects arrays itself.
         let has_kind = schema.keys.contains(&[names.as_slice(), &["kind".to_string()]].concat());
         let mut below = schema.keys.range(names.clone()..).take_while(|key| key.starts_with(&names));
         !is_list && !has_kind && below.any(|key| key.len() > names.len())
@@ -116,7 +116,7 @@ fn misplaced<T: DeserializeOwned>(root: &Value) -> Vec<Misread> {
     found
 }
 
-/// Visits a value and, as long as it is told to go on, what is in it.
+/// Visits a value, and its contents as long as `visit` returns true.
 fn look(value: &Value, path: &mut Vec<String>, visit: &mut dyn FnMut(&Value, &[String]) -> bool) {
     if !visit(value, path) {
         return;
@@ -133,7 +133,7 @@ fn look(value: &Value, path: &mut Vec<String>, visit: &mut dyn FnMut(&Value, &[S
     }
 }
 
-/// What is said of a value of a wrong type, in the words of TOML; None where that is not what is wrong.
+/// Describes a value of a wrong type in TOML's terms; None if the type is not the problem.
 fn mistaken<T: DeserializeOwned>(root: &Value, path: &[String], message: &str) -> Option<String> {
     let what =
         ["invalid type", "invalid value", "invalid length"].into_iter().find(|what| message.starts_with(what))?;
@@ -146,7 +146,7 @@ fn mistaken<T: DeserializeOwned>(root: &Value, path: &[String], message: &str) -
     let expected = |message: &str| message.rsplit_once(", expected ").map(|(_, expected)| expected.to_string());
     let mut wanted = expected(message)?;
     if what == "invalid length" {
-        // What is said of a list that is too long does not say how long it may be.
+        // The message for a list that is too long does not give the allowed length.
         wanted = said_of(Value::Boolean(true)).as_deref().and_then(expected).unwrap_or(wanted);
     }
     if is_choice(&wanted) {
@@ -157,13 +157,13 @@ fn mistaken<T: DeserializeOwned>(root: &Value, path: &[String], message: &str) -
     Some(format!("{what}: {}, expected {}", named(value), plain(&wanted)))
 }
 
-/// Whether a value is one of some names.
+/// Whether a list of allowed names is expected.
 fn is_choice(expected: &str) -> bool {
     matches!(expected, "string or map" | "string only" | "map with a single key" | "variant identifier")
         || ["enum ", "variant of ", "unit variant"].iter().any(|start| expected.starts_with(start))
 }
 
-/// A value, with the type that it has in TOML.
+/// A value with its TOML type.
 fn named(value: &Value) -> String {
     match value {
         Value::String(text) => format!("string {text:?}"),
@@ -176,7 +176,7 @@ fn named(value: &Value) -> String {
     }
 }
 
-/// What serde expects, without the names of Rust's types.
+/// serde's expectation, without Rust type names.
 fn plain(expected: &str) -> String {
     match expected {
         "usize" | "u64" | "u32" | "u16" | "u8" => "a whole number, 0 or more".into(),
@@ -196,7 +196,7 @@ fn plain(expected: &str) -> String {
     }
 }
 
-/// The first line of what serde says of a value that cannot be read.
+/// First line of serde's error for a value that cannot be read.
 pub(super) fn said<T: DeserializeOwned>(root: &Value) -> Option<String> {
     attempt::<T>(root).err().map(|(_, message)| message)
 }
@@ -216,7 +216,7 @@ pub(super) fn at_mut<'a>(root: &'a mut Value, path: &[String]) -> Option<&'a mut
     })
 }
 
-/// The path of what a message means: serde reads a table of some kind as a whole and forgets the key.
+/// The full path of a fault: serde buffers a table with a kind, and its errors then lack the key.
 fn locate<T: DeserializeOwned>(root: &Value, path: Vec<String>, message: &str) -> Vec<String> {
     let named = message.split('`').nth(1).unwrap_or_default();
     let is_missing = message.starts_with("missing field");
@@ -226,19 +226,19 @@ fn locate<T: DeserializeOwned>(root: &Value, path: Vec<String>, message: &str) -
     if unknown && at(root, &below(named)).is_some() {
         return below(named);
     }
-    // The part that is left alone with its kind and still gets the same message.
+    // Find the entry that gives the same error when it is alone with the kind.
     let tag = TAGS.into_iter().find(|tag| table.contains_key(*tag));
     let same = |kept: &[&str]| {
         let part = kept.iter().filter_map(|key| table.get_key_value(*key)).map(owned).collect();
         said::<T>(&alone(root, &path, part)).is_some_and(|said| said == message)
     };
-    // A kind that is missing below would be missing here too.
+    // A missing kind below would be missing here too.
     if !is_missing && same(&[]) {
         return path;
     }
     let Some(tag) = tag else { return path };
     if same(&[tag]) {
-        // What is missing here is missing whatever the others are.
+        // A key missing from this table is missing whatever the other entries are.
         return if is_missing { path } else { below(tag) };
     }
     match table.keys().find(|key| *key != tag && same(&[tag, key])) {
@@ -247,7 +247,7 @@ fn locate<T: DeserializeOwned>(root: &Value, path: Vec<String>, message: &str) -
     }
 }
 
-/// `inner` at a path, and of the tables around it only what says their kind.
+/// Nests `inner` at `path`; the tables around it keep only their kinds.
 fn alone(root: &Value, path: &[String], inner: Table) -> Value {
     let Some((key, rest)) = path.split_first() else { return Value::Table(inner) };
     match root {
@@ -268,7 +268,7 @@ fn owned((key, value): (&String, &Value)) -> (String, Value) {
     (key.clone(), value.clone())
 }
 
-/// Takes out what is at a path, or puts what was meant in its place; false where there is nothing to take.
+/// Removes the value at `path`, or sets it to `replacement`; false if there is nothing to remove.
 fn take(root: &mut Value, path: &[String], replacement: Option<String>) -> bool {
     let Some((last, parents)) = path.split_last() else { return false };
     if let (Some(near), Some(slot)) = (replacement, at_mut(root, path)) {
@@ -277,13 +277,13 @@ fn take(root: &mut Value, path: &[String], replacement: Option<String>) -> bool 
     }
     match at_mut(root, parents) {
         Some(Value::Table(table)) => table.remove(last).is_some(),
-        // The whole list: without one element the indices of the others would be wrong.
+        // Remove the whole array: without one element, the indices of the others would shift.
         Some(Value::Array(_)) => take(root, parents, None),
         Some(_) | None => false,
     }
 }
 
-/// A path as a person writes it.
+/// A path in dotted notation.
 pub(super) fn shown(path: &[String]) -> String {
     let mut text = String::new();
     for key in path {
@@ -296,9 +296,9 @@ pub(super) fn shown(path: &[String]) -> String {
     text
 }
 
-/// Turns serde's message about the value at `path` into the key and what to do.
+/// Translates serde's message about the value at `path`.
 fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Misread {
-    // From the end, as the name that somebody wrote may hold anything.
+    // Search from the end: the name in the message is user input and may contain anything.
     let (name, expected) = message.rsplit_once("`, expected ").or(message.rsplit_once('`')).unwrap_or((message, ""));
     let first = name.split_once('`').map_or("", |(_, first)| first);
     let allowed: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
@@ -341,7 +341,7 @@ fn explain(path: Vec<String>, message: &str, keys: &Keys) -> Misread {
     }
 }
 
-/// The known name that a misspelt one most likely means.
+/// The known name closest to a misspelt one.
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     if name.len() > LONGEST_NAME {
         return None;
@@ -357,7 +357,7 @@ fn near_elsewhere(name: &str, keys: &Keys) -> Option<String> {
     }
     let last = |key: &Vec<String>| key.last().cloned().unwrap_or_default();
     let distance = |key: &&Vec<String>| strsim::damerau_levenshtein(name, &last(key));
-    // One of just this name is of another kind of the same table.
+    // A key of exactly this name belongs to another kind of the same table.
     let best = keys.iter().filter(|key| last(key) != name).min_by_key(|key| (distance(key), key.len()))?;
     (distance(&best) <= name.len() / 4).then(|| shown(best))
 }

@@ -1,4 +1,4 @@
-//! A configuration's file: its table, and where what in it is written.
+//! Parsing of configuration files, with the lines of their keys.
 
 use super::explain::{self, Misread, shown};
 use super::{RunConfig, TAGS, path, set};
@@ -12,43 +12,43 @@ use toml::de::{DeArray, DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 use unitgain_model::{Fault, ModelError};
 
-/// A configuration's file, whose faults are known, before settings.
+/// A parsed configuration file with its faults, before settings.
 pub struct ConfigFile {
     written: Written,
-    /// Without what is wrong in it.
+    /// The table without its faulty parts.
     table: Table,
     faults: Vec<Misread>,
-    /// What is to be said of paths that are not relative to the file.
+    /// Messages about paths that are not relative to the file.
     notes: Vec<path::Note>,
 }
 
-/// Where each key of a configuration was written, for what is said of its value. All are equal.
+/// Where the keys of a configuration were written, for messages. All values compare equal.
 #[derive(Clone, Debug, Default)]
 pub struct Written(Arc<Places>);
 
 #[derive(Debug, Default)]
 struct Places {
-    /// The file; empty for a configuration that comes from none.
+    /// Name of the file; empty if there is none.
     file: String,
     lines: Arc<Lines>,
-    /// Keys that settings changed.
+    /// Keys changed by settings.
     settings: Vec<Vec<String>>,
-    /// Where those come from.
+    /// Origin of the settings.
     set: &'static str,
 }
 
-/// Line of each key, and of each element of an array, by its path.
+/// The line of each key and array element, by path.
 type Lines = BTreeMap<Vec<String>, usize>;
 
 impl PartialEq for Written {
-    /// Two configurations are the same wherever they are written.
+    /// Configurations are equal wherever they were written.
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
 impl Written {
-    /// Where a key was written.
+    /// Where a key was written: the file and line, or the origin of the setting.
     pub(super) fn place(&self, key: &[String]) -> Option<String> {
         if self.0.settings.iter().any(|set| key.starts_with(set) || set.starts_with(key)) {
             return Some(self.0.set.into());
@@ -60,19 +60,19 @@ impl Written {
         }
     }
 
-    /// The line of a key, or of what it is in.
+    /// The line of a key, or of the nearest table around it.
     pub(super) fn line(&self, key: &[String]) -> Option<usize> {
         line_of(&self.0.lines, key)
     }
 
-    /// Whether somebody wrote a key, or a value that stands for the table that it is in.
+    /// Whether a key was written, or a value in place of its table.
     pub(super) fn has(&self, key: &[String]) -> bool {
         let is_written =
             |key: &[String]| self.0.lines.contains_key(key) || self.0.settings.iter().any(|set| set.as_slice() == key);
         self.0.file.is_empty() || (key.len().min(2)..=key.len()).any(|n| is_written(&key[..n]))
     }
 
-    /// An error of a value, with the place where it was written.
+    /// Adds to an error the place where its value was written.
     pub(super) fn locate(&self, error: Error) -> Error {
         match fault_of(&error).and_then(|fault| self.place(&parts(&fault.key))) {
             Some(place) => Error::At { place, error: Box::new(error) },
@@ -81,12 +81,12 @@ impl Written {
     }
 }
 
-/// The line of a key, or of what it is in.
+/// The line of a key, or of the nearest table around it.
 fn line_of(lines: &Lines, key: &[String]) -> Option<usize> {
     (1..=key.len()).rev().find_map(|n| lines.get(&key[..n])).copied()
 }
 
-/// What an error says of a value.
+/// The value that an error is about, and what is wrong with it.
 pub(super) fn fault_of(error: &Error) -> Option<Fault> {
     match error {
         Error::Value(fault) => Some(fault.clone()),
@@ -107,12 +107,12 @@ pub(super) fn fault_of(error: &Error) -> Option<Fault> {
     }
 }
 
-/// The parts of a key, as `model.block[0].norm` and `model.block.0.norm`.
+/// The parts of a key: `model.block[0].norm` and `model.block.0.norm` are the same.
 pub(super) fn parts(key: &str) -> Vec<String> {
     key.split(['.', '[', ']']).map(str::trim).filter(|part| !part.is_empty()).map(String::from).collect()
 }
 
-/// Reads a strict configuration of any kind from the text of a file.
+/// Parses a configuration of any type from text; unknown keys are errors.
 ///
 /// # Errors
 /// [`Error::Syntax`], or all faults of keys and types with their lines.
@@ -121,7 +121,7 @@ pub fn read<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, Error> {
     explain::read(&mut Value::Table(table)).map_err(|faults| Error::several(placed(faults, origin, &lines)))
 }
 
-/// As [`read()`], of a table that is in no file of its own.
+/// As [`read()`], for a table that is already parsed.
 pub fn deserialize<T: DeserializeOwned>(table: Table, origin: &str) -> Result<T, Error> {
     let faults = |faults| Error::several(placed(faults, origin, &Lines::new()));
     explain::read(&mut Value::Table(table)).map_err(faults)
@@ -138,8 +138,8 @@ fn placed(faults: Vec<Misread>, origin: &str, lines: &Lines) -> Vec<Error> {
     placed.into_iter().map(|(_, error)| error).collect()
 }
 
-/// The table of a text, and the line of each key. Of a text that is not TOML all faults are told, those of unknown keys
-/// too.
+/// Parses a text into its table and the line of each key. If it is not TOML, all syntax errors are reported, together
+/// with unknown keys.
 fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines), Error> {
     if text.len() as u64 > read::MOST_WRITTEN {
         let problem = format!("has {} bytes, and may have {}; shorten it", text.len(), read::MOST_WRITTEN);
@@ -165,7 +165,7 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
     };
     let shown = first.to_string();
     let problem = match (shown.len() <= LONGEST_SHOWN, first.span()) {
-        // It has no place of its own.
+        // This error has no position.
         _ if first.message() == "recursion limit" => format!("a key has more than {MOST_LEVELS} parts"),
         (true, _) | (false, None) => shown.trim_end().into(),
         (false, Some(span)) => format!("line {}: {}", line(span.start), first.message()),
@@ -177,7 +177,7 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
         if all.len() >= explain::MOST_FAULTS {
             break;
         }
-        // What follows in the same line is most likely a consequence.
+        // Further errors in the same line are most likely consequences.
         let line = at(&error);
         let is_new = known.insert(line);
         if let Some(n) = line.filter(|_| is_new) {
@@ -185,7 +185,7 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
         }
     }
     let faults = table.ok().and_then(|table| explain::read::<T>(&mut Value::Table(table)).err()).unwrap_or_default();
-    // A line that is no `key = value` has no key.
+    // A line that is not `key = value` has no key.
     let is_key = |fault: &Misread| {
         let text = lines.get(&fault.path).and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
         let (key, _) = text.split_once('=').unwrap_or_default();
@@ -196,7 +196,7 @@ fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<(Table, Lines)
     Err(Error::several(all))
 }
 
-/// The error of a text that is TOML except for a number that is too large; the parser names its key in the last line.
+/// The error for a number that is too large, whose key the parser names in its last line.
 fn too_large(e: &toml::de::Error, origin: &str, lines: &Lines) -> Error {
     let said = e.to_string();
     let key = said.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
@@ -210,22 +210,22 @@ fn too_large(e: &toml::de::Error, origin: &str, lines: &Lines) -> Error {
     Error::Config { origin: format!("{origin}{line}"), key: key.into(), problem }
 }
 
-/// Longest message of the parser that is told as it is, with the line that it is about.
+/// Longer parser messages are shown without the line of the file.
 const LONGEST_SHOWN: usize = 1000;
-/// Most levels of tables and arrays in each other, those of a dotted key included: a configuration has 5, and what reads one
-/// calls itself for each.
+/// Maximum nesting of tables and arrays, including dotted keys. A configuration needs 5; readers recurse once per
+/// level.
 pub(super) const MOST_LEVELS: usize = 32;
-/// Most keys of a table.
+/// Maximum number of keys in a table.
 const MOST_KEYS: usize = 1000;
-/// Most tables, each of which takes far more memory than its text.
+/// Maximum number of tables, which take far more memory than their text.
 const MOST_TABLES: usize = 20_000;
 
-/// A table that is safe to walk; else the byte where it is not, and why.
+/// Checks the limits above; the error is the offending byte and the reason.
 pub(super) fn bounded(root: Spanned<DeTable<'_>>) -> Result<Spanned<DeTable<'_>>, (usize, String)> {
     match excess(root.get_ref()) {
         None => Ok(root),
         Some(excess) => {
-            // Value by value: a deep one would be dropped by as many calls in each other.
+            // Drop values iteratively: dropping a deeply nested value recurses once per level.
             let mut rest = vec![DeValue::Table(root.into_inner())];
             while let Some(value) = rest.pop() {
                 match value {
@@ -243,7 +243,7 @@ pub(super) fn bounded(root: Spanned<DeTable<'_>>) -> Result<Spanned<DeTable<'_>>
     }
 }
 
-/// The first byte where there are too many levels, keys or tables, and which.
+/// The first byte that exceeds a limit, and the limit.
 fn excess(root: &DeTable<'_>) -> Option<(usize, String)> {
     enum Holder<'a, 'i> {
         Table(&'a DeTable<'i>),
@@ -287,7 +287,7 @@ fn excess(root: &DeTable<'_>) -> Option<(usize, String)> {
     None
 }
 
-/// Where the lines of a text start.
+/// The offsets of the lines of a text.
 struct Starts(Vec<usize>);
 
 impl Starts {
@@ -296,13 +296,13 @@ impl Starts {
         Self(std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect())
     }
 
-    /// The number of the line of a byte.
+    /// The line number of a byte.
     fn line(&self, byte: usize) -> usize {
         self.0.partition_point(|start| *start <= byte)
     }
 }
 
-/// Elements of an array whose lines are noted; those of the others are that of the array.
+/// Maximum number of elements of an array with a line of their own; the others have the array's.
 const MOST_NOTED: usize = 1000;
 
 fn note(table: &DeTable<'_>, starts: &Starts, path: &mut Vec<String>, lines: &mut Lines) {
@@ -330,10 +330,10 @@ fn note_value(value: &DeValue<'_>, starts: &Starts, path: &mut Vec<String>, line
 }
 
 impl ConfigFile {
-    /// Reads a file. A path in it is relative to it.
+    /// Reads a file. Paths in it are relative to the file.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::Syntax`]; other faults are told by [`ConfigFile::with`].
+    /// [`Error::Io`] and [`Error::Syntax`]; [`ConfigFile::with`] reports other faults.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let text = read::text(path, read::MOST_WRITTEN)?;
         let mut file = Self::parse(&text, &path.display().to_string())?;
@@ -348,13 +348,13 @@ impl ConfigFile {
         Ok(file)
     }
 
-    /// Reads a text that came from `origin`.
+    /// Parses a text from `origin`.
     ///
     /// # Errors
     /// As [`ConfigFile::load`].
     pub(crate) fn parse(text: &str, origin: &str) -> Result<Self, Error> {
         let (mut table, lines) = parse::<RunConfig>(text, origin)?;
-        // A table without its kind has the default one, as `--set` has it.
+        // A table without a kind has the default kind, as with `--set`.
         for (section, tag, kind) in
             [("optimizer", "kind", "adamw"), ("schedule", "kind", "cosine"), ("data", "task", "markov")]
         {
@@ -370,25 +370,25 @@ impl ConfigFile {
         Ok(Self { written, table, faults, notes: Vec::new() })
     }
 
-    /// The configuration with `key.path=value` settings: kinds first, then what is inside them; of two settings of one
-    /// key the last counts.
+    /// The configuration with `key.path=value` settings. Kinds are set before their settings; the last of several
+    /// settings of a key wins.
     ///
     /// # Errors
-    /// All faults of the file and the settings: [`Error::Config`] with the line and the key, what was most likely meant,
-    /// and what is allowed.
+    /// All faults of the file and the settings: [`Error::Config`] with the line and the key, the likely intention, and
+    /// what is allowed.
     pub fn with(&self, settings: &[String]) -> Result<RunConfig, Error> {
         self.with_those_of("--set", settings)
     }
 
-    /// As [`ConfigFile::with`], of settings that come from elsewhere.
+    /// As [`ConfigFile::with`], for settings from another origin than the command line.
     ///
     /// # Errors
-    /// As there.
+    /// As [`ConfigFile::with`].
     pub fn with_those_of(&self, from: &'static str, settings: &[String]) -> Result<RunConfig, Error> {
         let Places { file, lines, .. } = &*self.written.0;
         let mut table = self.table.clone();
         let mut errors = placed(self.faults.clone(), file, lines);
-        // A kind before its settings, whatever the order they were given in.
+        // Set a kind before its settings, in whatever order they were given.
         let mut ordered: Vec<&String> = settings.iter().collect();
         ordered.sort_by_key(|setting| {
             let path = set::key(setting);
@@ -398,7 +398,7 @@ impl ConfigFile {
         errors.extend(ordered.into_iter().filter_map(|setting| set::set(&mut table, setting).err()));
         let keys: Vec<Vec<String>> = settings.iter().map(|setting| parts(set::key(setting))).collect();
         for note in &self.notes {
-            // A path that settings replace is not looked for.
+            // A path that settings replace need not exist.
             let own = parts(note.key);
             let replaces = |key: &Vec<String>| {
                 own.starts_with(key) || key.last().is_some_and(|last| TAGS.contains(&last.as_str()) && own[0] == key[0])
@@ -417,7 +417,7 @@ impl ConfigFile {
             Ok(_) => {}
             Err(faults) => errors.extend(placed(faults, origin, &Lines::new())),
         }
-        // What is left can be read, and its values have faults of their own.
+        // If the rest can be read, also report the faults of its values.
         if let Ok(config) = <RunConfig as serde::Deserialize>::deserialize(root) {
             errors.extend(RunConfig { written, ..config }.own_faults());
         }

@@ -1,4 +1,4 @@
-//! Keys that somebody wrote and that decide nothing.
+//! Keys that were set but have no effect.
 
 use super::explain::{at, shown};
 use super::file::parts;
@@ -8,8 +8,8 @@ use toml::Value;
 use unitgain_model::{Idle, Placement};
 
 impl RunConfig {
-    /// A sentence for each key that is not what it would be if it were left out, and that changes no number of the run,
-    /// because of what other keys are. `resolved` is this configuration, resolved.
+    /// One sentence per key that differs from its default but has no effect on the numbers of the run, given the other
+    /// keys. `resolved` is this configuration, resolved.
     pub fn idle_keys(&self, resolved: &Self) -> Vec<String> {
         let Ok(plan) = resolved.plan() else { return Vec::new() };
         let model = self.model.idle(&plan).into_iter();
@@ -24,7 +24,7 @@ impl RunConfig {
         all.into_iter().filter_map(tell).collect()
     }
 
-    /// Says each of [`idle_keys`](Self::idle_keys), once.
+    /// Warns of the [`idle_keys`](Self::idle_keys), each once per process.
     pub(super) fn warn_of_idle_keys(&self, resolved: &Self) {
         self.idle_keys(resolved).iter().for_each(|said| path::warn(said));
     }
@@ -36,7 +36,7 @@ impl RunConfig {
                 found.push(Idle { key: key.into(), reason: reason.into() });
             }
         };
-        // Whether the factor is 1 after the warm-up, and over how many steps it falls.
+        // Whether the factor stays 1 after the warm-up, and the number of steps over which it falls.
         let (is_flat, falls) = match self.schedule {
             ScheduleConfig::Constant { .. } => (true, None),
             ScheduleConfig::Cosine { warmup, .. } | ScheduleConfig::Linear { warmup, .. } => {
@@ -66,10 +66,10 @@ impl RunConfig {
         found
     }
 
-    /// The value of a key, where it is another one than that of the key left out.
+    /// The value of a key, if it differs from the value without the key.
     fn asked(&self, key: &[String], resolved: &Self) -> Option<String> {
         let value = |config: &Self| at(&config.to_value(), key).cloned();
-        // A key that nobody set needs no warning.
+        // A key that was not set needs no warning.
         value(self)?;
         let own = value(resolved)?;
         let without = self.without(key).and_then(|config| config.resolved(resolved.model.vocab_size?).ok());
@@ -114,7 +114,7 @@ mod tests {
         every = 2
         tokens = 32";
 
-    /// The keys that are said to do nothing, and those that a rule of combinations is about.
+    /// The keys reported as idle, and the keys that a combination rule mentions.
     fn told(config: &RunConfig) -> [Vec<String>; 2] {
         let (resolved, _) = config.prepare().unwrap();
         let key = |said: String| said.split_once(" = ").unwrap().0.rsplit(": ").next().unwrap().to_string();
@@ -123,7 +123,7 @@ mod tests {
         [idle, rules]
     }
 
-    /// What a run measured and its last weights, or why there is none.
+    /// Records and final weights of a run, or its error.
     fn outcome(config: &RunConfig, folder: &Path) -> Result<String, String> {
         let _ = std::fs::remove_dir_all(folder);
         let summary = train(config, folder, Start::New, &mut |_| std::ops::ControlFlow::Continue(()))
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Other values that a key may have, the likeliest first.
+    /// Other values for a key, the most plausible first.
     fn others(value: &Value) -> Vec<Value> {
         let names = [
             "uniform", "fan_out", "paper", "width", "matrix", "nfnet", "table_3", "table_9", "relu", "silu", "bf16",
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Keys that change no number by what they are, or not in so small a run, each with the reason.
+    /// Keys that never change a number, or not in runs as small as these, with the reason.
     const BY_WHAT_THEY_ARE: [(&str, &str); 11] = [
         ("log.every", "how often a record is written"),
         ("eval.every", "how often an evaluation is made"),
@@ -194,7 +194,7 @@ mod tests {
         ("model.qk_norm.eps", "as that of model.norm"),
     ];
 
-    /// Configurations that together have every kind of table.
+    /// Configurations that together contain every kind of table.
     fn bases() -> Vec<Vec<String>> {
         let mut all: Vec<Vec<String>> = Vec::new();
         let mut add = |settings: &[&str]| all.push(settings.iter().map(ToString::to_string).collect());
@@ -299,7 +299,7 @@ mod tests {
         all
     }
 
-    /// A configuration with another value at a path; what follows from other keys is written down where it is needed.
+    /// A configuration with another value at a path; values derived from other keys are set where necessary.
     fn with(base: &RunConfig, resolved: &Value, path: &[String], other: Value) -> Option<RunConfig> {
         let mut root = base.to_value();
         let (last, parents) = path.split_last()?;
@@ -317,7 +317,7 @@ mod tests {
         RunConfig::parse(&toml::to_string(&root).ok()?, "run.toml", &[]).ok()
     }
 
-    /// Pairs of runs that differ in one key, of every base: of its own keys, or of all.
+    /// Compares pairs of runs that differ in one key, for every base: of the base's own keys, or of all keys.
     fn check_pairs(name: &str, of_all_keys: bool) -> usize {
         let scratch = std::env::temp_dir().join(format!("unitgain-idle-{name}-{}", std::process::id()));
         let (mut silent, mut wrong, mut seen, mut pairs) = (Vec::new(), Vec::new(), BTreeSet::new(), 0);
@@ -325,7 +325,7 @@ mod tests {
             let Ok(base) = RunConfig::parse(TINY, "run.toml", &settings) else { continue };
             let Ok((resolved, _)) = base.prepare() else { continue };
             let root = resolved.to_value();
-            // One that calibrates for long has the keys of the short one.
+            // A base with a long calibration has the same keys as one with a short calibration.
             let steps = at(&root, &parts("init.calibrate.steps")).and_then(Value::as_integer);
             if steps.is_some_and(|steps| steps > 2) {
                 continue;
@@ -333,7 +333,7 @@ mod tests {
             let own = outcome(&base, &scratch).unwrap();
             let [idle, _] = told(&base);
             for key in &idle {
-                // A key that has no default is compared with no decay.
+                // A key without a default is compared with no decay.
                 let without = base.without(&parts(key)).or_else(|| with(&base, &root, &parts(key), Value::Integer(0)));
                 if outcome(&without.unwrap(), &scratch) != Ok(own.clone()) {
                     wrong.push(format!("{settings:?}: {key}"));
@@ -375,8 +375,8 @@ mod tests {
         pairs
     }
 
-    /// Where all numbers of two runs are equal, one of the two says that the key does nothing; and a key that is said to do
-    /// nothing can be left out.
+    /// If all numbers of two runs are equal, one of the two reports the key as idle; and a key reported as idle can be
+    /// left out.
     #[test]
     fn keys_that_do_nothing_are_those_that_are_told() {
         let pairs = check_pairs("own", false);
@@ -405,10 +405,10 @@ mod tests {
             "{found:?}"
         );
         assert!(found[1].starts_with("run.toml:9: schedule.min_ratio = 0.5 does nothing: "), "{found:?}");
-        // What is as it would be anyway is no reason to say something.
+        // A value equal to the default needs no message.
         assert_eq!(said("[model]\nplacement = 'none'\nnorm = 'layer_norm'"), Vec::<String>::new());
         assert_eq!(said(""), Vec::<String>::new());
-        // A run's own configuration has every default written out.
+        // A run's own configuration has all defaults written out.
         let resolved = RunConfig::parse("[model]\nplacement = 'none'", "run.toml", &[]).unwrap().prepare().unwrap().0;
         assert_eq!(said(&resolved.to_toml()), Vec::<String>::new());
     }

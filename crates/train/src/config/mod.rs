@@ -1,4 +1,4 @@
-//! The configuration of a run: one TOML file, read strictly.
+//! The configuration of a run: one TOML file; unknown keys are errors.
 
 mod explain;
 mod file;
@@ -23,21 +23,21 @@ use toml::Value;
 use unitgain_model::{Fault, ModelConfig, NormConfig, Plan, Precision, Variant};
 use unitgain_variant::{require, shorthand};
 
-/// A run. Keys that are left out take the defaults given here; unknown keys are errors.
+/// The configuration of a run. Omitted keys have the defaults given here; unknown keys are errors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunConfig {
     /// Seed of weights, batches and dropout. Default 1.
     pub seed: u64,
-    /// Where to compute: `flex`, `ndarray`, `wgpu`, `vulkan` or `cuda`, the last three with an
-    /// optional `:index`. Default `flex`.
+    /// Compute backend: `flex`, `ndarray`, `wgpu`, `vulkan` or `cuda`; the last three accept an `:index`. Default
+    /// `flex`.
     pub backend: String,
-    /// Threads of the CPU; the last digits of a run depend on their number. Default 0: `RAYON_NUM_THREADS` where that is
-    /// set, else all cores.
+    /// Number of CPU threads; it affects the last digits of a run. Default 0: `RAYON_NUM_THREADS` if set, otherwise all
+    /// cores.
     pub threads: usize,
     /// Length and size of the run.
     pub train: TrainConfig,
-    /// What happens to the drawn weights before the first step.
+    /// Adjustment of the drawn weights before the first step.
     pub init: InitConfig,
     /// The model.
     pub model: ModelConfig,
@@ -46,22 +46,23 @@ pub struct RunConfig {
     /// The optimizer. Default `adamw`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub optimizer: OptimizerConfig,
-    /// The learning rate over the run. Default `cosine`.
+    /// The learning rate schedule. Default `cosine`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub schedule: ScheduleConfig,
-    /// Records.
+    /// Settings of records.
     pub log: LogConfig,
-    /// Evaluations.
+    /// Settings of evaluations.
     pub eval: EvalConfig,
-    /// Checkpoints.
+    /// Settings of checkpoints.
     pub checkpoint: CheckpointConfig,
-    /// Written into a run's `config.toml`; ignored when read.
+    /// Versions, written into a run's `config.toml`; ignored when read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub versions: Option<Versions>,
-    /// Written into a run's `config.toml`; ignored when read. It is the last table, as its checksum is of all above it.
+    /// The process, written into a run's `config.toml`; ignored when read. The last table, because its checksum covers
+    /// everything above it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Where its keys are written, for messages.
+    /// Where the keys were written, for messages.
     #[serde(skip)]
     pub written: Written,
 }
@@ -72,35 +73,34 @@ pub struct RunConfig {
 pub struct TrainConfig {
     /// Number of updates. Default 1000.
     pub steps: usize,
-    /// Sequences in a micro-batch. Default 16.
+    /// Sequences per micro-batch. Default 16.
     pub batch_size: usize,
-    /// Micro-batches whose gradients are averaged into one update. Default 1.
+    /// Micro-batches per update; their gradients are averaged. Default 1.
     pub accumulate: usize,
-    /// How gradients are clipped; a number is the largest norm of all gradients together, 0 is no clip.
-    /// Default 1.
+    /// Gradient clipping; a number is the maximum global norm, and 0 disables the clip. Default 1.
     #[serde(deserialize_with = "shorthand::number_kind_or_table")]
     pub clip: ClipConfig,
-    /// Whether norms are one operation each, and on the CPU backend activations, linear layers, attention, loss and
-    /// Adam too. Without, they are composed: slower, the same but for rounding. Default true.
+    /// Whether norms, and on the CPU backend also activations, linear layers, attention, loss and Adam, are fused
+    /// operations. If false they are composed from burn's: slower, and equal up to rounding. Default true.
     pub fused: bool,
-    /// What is done about a step whose loss or gradients are not finite. Default `stop`.
+    /// What to do about a step whose loss or gradients are not finite. Default `stop`.
     #[serde(deserialize_with = "shorthand::kind_or_table")]
     pub on_divergence: OnDivergence,
-    /// `f32`, or `bf16` for the matrix products and activations of the branches and the head; weights, stream,
-    /// norms, softmax and loss stay f32. Default `f32`.
+    /// `f32`, or `bf16` for matrix products and activations of branches and head; weights, stream, norms, softmax and
+    /// loss stay f32. Default `f32`.
     pub precision: Precision,
 }
 
-/// What happens to the drawn weights before the first step. How they are drawn is the model's `init`.
+/// Adjustment of the drawn weights before the first step. `model.init` is how they are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InitConfig {
-    /// A data-driven init. Default none.
+    /// Data-driven init. Default none.
     #[serde(deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub calibrate: Option<Calibrate>,
 }
 
-/// Records.
+/// Settings of records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
@@ -108,28 +108,27 @@ pub struct LogConfig {
     pub every: usize,
 }
 
-/// Evaluations.
+/// Settings of evaluations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EvalConfig {
-    /// Steps between evaluations; there is one after the last step. Default 250; 0 for that one only.
+    /// Steps between evaluations, with one after the last step in any case. Default 250; 0 for the last only.
     pub every: usize,
-    /// Tokens of the held-out set whose loss an evaluation is the mean of, or `"all"` for the whole held-out part of a
-    /// text. Default 32768.
+    /// Number of held-out tokens per evaluation, or `"all"` for the whole held-out part of a text. Default 32768.
     pub tokens: EvalTokens,
 }
 
-/// Checkpoints.
+/// Settings of checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CheckpointConfig {
-    /// Steps between checkpoints; there is one after the last step. Default 500; 0 for that one only.
+    /// Steps between checkpoints, with one after the last step in any case. Default 500; 0 for the last only.
     pub every: usize,
     /// Number of checkpoints to keep. Default 2.
     pub keep: usize,
 }
 
-/// What wrote a run.
+/// The versions that wrote a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Versions {
@@ -145,13 +144,13 @@ pub struct Versions {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Origin {
-    /// Its command line, as a shell takes it.
+    /// Command line, quoted for a shell.
     pub command: String,
     /// Name of the processor.
     pub processor: String,
-    /// When it started, RFC 3339 in UTC.
+    /// Start time, RFC 3339 in UTC.
     pub started: String,
-    /// Hash of the file above this line.
+    /// Hash of everything above this line.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub checksum: String,
 }
@@ -216,19 +215,18 @@ impl Default for Versions {
     }
 }
 
-/// Whether rows of a batch are normalized together.
+/// Whether a model normalizes over the rows of a batch.
 pub(crate) fn has_batch_norm(plan: &Plan) -> bool {
     plan.norms().any(|norm| matches!(norm, NormConfig::BatchNorm { .. }))
 }
 
 impl RunConfig {
-    /// Reads a file and applies `key.path=value` settings to it: kinds first, then what is inside them;
-    /// of two settings of one key the last counts. A path in the file is relative to the file, one of a setting to the
-    /// working folder.
+    /// Reads a file and applies `key.path=value` settings. Kinds are set before their settings; the last of several
+    /// settings of a key wins. Paths in the file are relative to the file, paths in settings to the working folder.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Syntax`], or [`Error::Config`] with the line, the key, what was most likely meant and
-    /// what is allowed; [`Error::Several`] of them.
+    /// [`Error::Io`], [`Error::Syntax`], or [`Error::Config`] with the line, the key, the likely intention and what is
+    /// allowed; [`Error::Several`] of them.
     pub fn load(path: &Path, settings: &[String]) -> Result<Self, Error> {
         ConfigFile::load(path)?.with(settings)
     }
@@ -241,7 +239,7 @@ impl RunConfig {
         ConfigFile::parse(text, origin)?.with(settings)
     }
 
-    /// Checks every value, fits the model to the task's vocabulary, and writes out every default.
+    /// Checks all values, sets the model's vocabulary, and writes out all defaults.
     ///
     /// # Errors
     /// [`Error::Value`], [`Error::Model`] or [`Error::Device`].
@@ -267,7 +265,7 @@ impl RunConfig {
         Ok(config)
     }
 
-    /// The model that this configuration is for; where the vocabulary is not known yet, that of a single token.
+    /// The plan of the model; with a vocabulary of one token if it is not known yet.
     ///
     /// # Errors
     /// As [`ModelConfig::plan`].
@@ -275,12 +273,11 @@ impl RunConfig {
         Ok(self.model.plan(self.model.vocab_size.unwrap_or(1))?)
     }
 
-    /// Checks every value, prepares the data, resolves the configuration against it, and writes out the number of
-    /// threads that this process has.
+    /// Checks all values, loads the data, resolves the configuration for it, and writes out the number of threads.
     ///
     /// # Errors
-    /// As [`RunConfig::resolved`] and [`DataConfig::load`]: all that is wrong with the values, each with the line that
-    /// it is written in.
+    /// As [`RunConfig::resolved`] and [`DataConfig::load`]: everything that is wrong with the values, each with its
+    /// line.
     pub fn prepare(&self) -> Result<(Self, Task), Error> {
         let (mut config, task) = self.all_faults(|config| {
             config.check()?;
@@ -295,22 +292,22 @@ impl RunConfig {
         Ok((config, task))
     }
 
-    /// The configuration of the run in a folder, with `key.path=value` settings: that of its `config.toml`, or where that
-    /// is lost that of its newest checkpoint.
+    /// The configuration of the run in a folder, with `key.path=value` settings: from its `config.toml`, or if that is
+    /// missing from its newest checkpoint.
     ///
     /// # Errors
-    /// As [`RunConfig::load`], and [`Error::Folder`] for a `config.toml` that is not as the run wrote it.
+    /// As [`RunConfig::load`], and [`Error::Folder`] for a changed or damaged `config.toml`.
     pub fn of_run(folder: &Path, settings: &[String]) -> Result<Self, Error> {
         folder::configuration(folder, settings)
     }
 
-    /// Tokens of a step: `batch_size * accumulate * context`.
+    /// Tokens per step: `batch_size * accumulate * context`.
     pub fn tokens_of_step(&self) -> usize {
         self.train.batch_size * self.train.accumulate * self.model.context
     }
 
-    /// Whether what is done `every` so many steps, and after the last one, is done after this step. 0 is after the last one
-    /// only.
+    /// Whether an action that is due `every` this many steps, and after the last one, is due after `step`. 0 means
+    /// after the last one only.
     pub(crate) fn is_due(&self, every: usize, step: usize) -> bool {
         step == self.train.steps || (every > 0 && step.is_multiple_of(every))
     }
@@ -322,20 +319,20 @@ impl RunConfig {
         (0..self.train.accumulate).map(|micro| task.batch(self.seed, step, rows(micro))).collect()
     }
 
-    /// As TOML.
+    /// The configuration as TOML text.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
     }
 
-    /// As a value of TOML, a table.
+    /// The configuration as a TOML table.
     pub fn to_value(&self) -> Value {
         Value::try_from(self).unwrap_or_else(|e| unreachable!("a configuration is always valid TOML: {e}"))
     }
 
-    /// Checks the values that need no data; what [`RunConfig::prepare`] does first.
+    /// Checks the values that need no data, as [`RunConfig::prepare`] does first.
     ///
     /// # Errors
-    /// [`Error::Config`] for the first value that cannot be.
+    /// [`Error::Config`] for the first invalid value.
     pub fn check(&self) -> Result<(), Error> {
         let device = device::from_name(&self.backend)?;
         let TrainConfig { steps, batch_size, accumulate, clip, on_divergence, precision, .. } = self.train;
@@ -371,7 +368,7 @@ impl RunConfig {
             require(n > 0, key, n, "must be at least 1")?;
         }
         self.check_eval()?;
-        // What is wrong with a model is told when it is planned for the data.
+        // An invalid model is reported when it is planned for the data.
         let plan = self.plan().ok();
         let below = |section: &'static str| move |fault: Fault| fault.below(section);
         if let (Some(calibrate), Some(plan)) = (self.init.calibrate, &plan) {
@@ -390,7 +387,7 @@ impl RunConfig {
         plan.map_or(Ok(()), |plan| self.check_memory(&plan))
     }
 
-    /// Whether there is a held-out set of the size that is asked for.
+    /// Checks the size of the held-out set.
     fn check_eval(&self) -> Result<(), Fault> {
         let key = "eval.tokens";
         match (self.eval.tokens, &self.data) {
@@ -407,7 +404,7 @@ impl RunConfig {
         }
     }
 
-    /// u-muP's learning rates are of size 1, and a decay that is multiplied by them would be as large.
+    /// Refuses a coupled decay under u-muP, whose learning rates are of size 1.
     fn check_unit_decay(&self) -> Result<(), Fault> {
         let is_unit = self.model.parametrization.is_unit_scaled();
         match self.optimizer.weight_decay() {
@@ -420,20 +417,19 @@ impl RunConfig {
         }
     }
 
-    /// What BatchNorm asks of the batch.
+    /// Checks that the batch suits BatchNorm.
     fn check_batch(&self, plan: &Plan) -> Result<(), Fault> {
         let problem = "makes a batch of a single token, whose variance is 0, and a norm is batch_norm; take more";
         let is_enough = !has_batch_norm(plan) || self.train.batch_size * self.model.context > 1;
         require(is_enough, "train.batch_size", self.train.batch_size, problem)
     }
 
-    /// Refuses a run that takes more memory than there is.
+    /// Refuses a run that needs more memory than is available.
     fn check_memory(&self, plan: &Plan) -> Result<(), Error> {
         if device::is_host(&self.backend) { memory::Need::of(self, plan).check(self) } else { Ok(()) }
     }
 
-    /// Keys whose values differ, but for those that do not change a step: what a resumed run must not
-    /// change.
+    /// Keys with different values, except those that do not change a step. A resumed run must not change them.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let table = |config: &Self| {
             let mut config = config.of_steps();
@@ -446,8 +442,8 @@ impl RunConfig {
         keys
     }
 
-    /// Those keys whose values differ although [`RunConfig::differences`] allows it: which records, evaluations and
-    /// checkpoints there are, the length, and what is done about a divergence.
+    /// Keys with different values that [`RunConfig::differences`] leaves out: intervals of records, evaluations and
+    /// checkpoints, length, and handling of divergences.
     pub(crate) fn differences_of_outputs(&self, other: &Self) -> Vec<String> {
         let table = |config: &Self| {
             let mut config = Self { checkpoint: config.checkpoint, ..config.of_steps() };
@@ -459,41 +455,41 @@ impl RunConfig {
         keys
     }
 
-    /// All that decides what a run computes and records, as text: two runs with the same one have the same records.
+    /// A text of everything that determines the records of a run: runs with the same identity have the same records.
     pub fn identity(&self) -> String {
         self.of_steps().to_toml()
     }
 
-    /// Without what changes no step and no record.
+    /// Without the keys that change neither steps nor records.
     fn of_steps(&self) -> Self {
         let mut config =
             Self { versions: None, origin: None, threads: 0, checkpoint: CheckpointConfig::default(), ..self.clone() };
         if let DataConfig::Text { path, .. } = &mut config.data {
-            // A text may move; its contents are compared by their fingerprint.
+            // A text may move: its contents are compared by fingerprint.
             *path = path.file_name().unwrap_or_default().into();
         }
         config
     }
 }
 
-/// The keys that say which variant a table is.
+/// The keys that select the variant of a table.
 pub const TAGS: [&str; 2] = ["kind", "task"];
 
-/// Largest size of anything: far above what can be trained, far below what overflows.
+/// Maximum of any size: far above what can be trained, far below overflow.
 const MOST: usize = 1 << 20;
-/// Most tokens in one forward pass.
+/// Maximum number of tokens in a forward pass.
 const MOST_TOKENS: usize = 1 << 24;
-/// Most threads.
+/// Maximum number of threads.
 pub(crate) const MOST_THREADS: usize = 1024;
-/// Longest run.
+/// Maximum number of steps.
 const MOST_STEPS: usize = 1 << 40;
 
-/// Whether a key is another one, or in it: `model.init.gain` is in `model.init`.
+/// Whether `key` is `other` or below it: `model.init.gain` is within `model.init`.
 pub fn is_within(key: &str, other: &str) -> bool {
     key.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Keys whose values differ, with both.
+/// Keys with different values, each with both values.
 pub fn changed_keys(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
     match (a, b) {
         (Value::Table(a), Value::Table(b)) => {

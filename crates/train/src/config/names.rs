@@ -1,9 +1,9 @@
-//! What a key that there is not was meant to be: one of another tool, one of another table, or one with a dot in quotes.
+//! Suggestions for unknown keys: names of other tools, keys of other tables, and quoted dotted keys.
 
 use super::explain::shown;
 use super::schema::Keys;
 
-/// A name of another tool, the key that it is here, and what there is to say of that.
+/// A name in another tool, our key, and a remark.
 type Name = (&'static str, &'static str, &'static str);
 
 /// Names of other tools.
@@ -152,7 +152,7 @@ const OTHERS: &[(&str, &[Name])] = &[
     ),
 ];
 
-/// Keys that some kinds of a table have, and what the others have in the place of it.
+/// Keys that only some kinds of a table have, and what the other kinds have instead.
 const OTHER_KINDS: [(&str, &str); 1] = [(
     "model.parametrization.output_multiplier",
     "The standard parametrization has none, as every factor of it is 1; { kind = \"mup\", base_width = .. } with the model's own \
@@ -160,10 +160,10 @@ const OTHER_KINDS: [(&str, &str); 1] = [(
      gradient to size 1; set loss",
 )];
 
-/// Most keys of one name that are told.
+/// Maximum number of suggested keys of the same name.
 const MOST: usize = 3;
 
-/// What to write instead of the key `name` of a table, where that is known.
+/// What to write instead of the key `name` of a table, if known.
 pub(super) fn suggestion(table: &[String], name: &str, keys: &Keys) -> Option<String> {
     let table: Vec<String> = table.iter().filter(|key| key.parse::<usize>().is_err()).cloned().collect();
     if name.contains('.') {

@@ -1,4 +1,4 @@
-//! Paths in a configuration: relative to its file, and to the working folder where a setting of the command line has them.
+//! Paths in a configuration, relative to its file; paths in settings are relative to the working folder.
 
 use super::set;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use toml::{Table, Value};
 /// Every key whose value is a path.
 pub(super) const PATHS: [&str; 1] = ["data.path"];
 
-/// What is to be said of a path that is not relative to its file.
+/// A message about a path that is not relative to its file.
 pub(super) struct Note {
     pub(super) key: &'static str,
     pub(super) said: String,
@@ -29,7 +29,7 @@ pub(super) fn resolve(table: &mut Table, file: &Path) -> Vec<Note> {
     notes
 }
 
-/// A `key.path=value` setting that is written in `file`, as one of the command line.
+/// Rewrites a `key.path=value` setting from `file` as a setting of the command line.
 pub fn setting_of(file: &Path, setting: &str) -> String {
     let key = set::key(setting);
     let Some(key) = PATHS.into_iter().find(|path| *path == key.replace(char::is_whitespace, "")) else {
@@ -41,7 +41,7 @@ pub fn setting_of(file: &Path, setting: &str) -> String {
     format!("{key}={}", Value::String(found))
 }
 
-/// A path that `file` names, from the working folder; with a note where it is only there.
+/// A path in `file`, relative to the working folder; with a message if it exists only there.
 fn find(key: &str, text: &str, file: &Path) -> (String, Option<String>) {
     let beside = file.parent().unwrap_or(Path::new("")).join(text);
     if beside.exists() || !Path::new(text).exists() {
@@ -56,7 +56,7 @@ fn find(key: &str, text: &str, file: &Path) -> (String, Option<String>) {
     (text.into(), Some(said))
 }
 
-/// The same file from any working folder. The last part of its name stays, though it may be a link.
+/// The absolute path of a file. A link in the last component is not resolved.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     match (whole.parent().and_then(|folder| folder.canonicalize().ok()), whole.file_name()) {
@@ -65,7 +65,7 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
     }
 }
 
-/// Warns once of the same thing: a sweep reads a file for each of its runs.
+/// Warns once per message: a sweep reads a file for each of its runs.
 pub(super) fn warn(said: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let is_new = SAID.lock().is_ok_and(|mut all| all.insert(said.into()));

@@ -1,4 +1,4 @@
-//! Which keys a configuration can have, as serde tells when it is given one that cannot be.
+//! The keys of a configuration, derived from serde's errors for impossible values.
 
 use super::TAGS;
 use super::explain::said;
@@ -7,18 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use toml::{Table, Value};
 
-/// Paths of keys, those of every kind.
+/// Paths of keys, of all kinds of table.
 pub(super) type Keys = BTreeSet<Vec<String>>;
 
-/// No key has this name.
+/// A name that no key has.
 const NONE: &str = "?";
-/// Levels of tables.
+/// Maximum nesting of tables.
 const DEPTH: usize = 5;
 
-/// What there is to find, for each type that was explored: a sweep reads a configuration for each of its runs.
+/// Schemas of the types explored so far, because a sweep reads a configuration for each of its runs.
 static KNOWN: Mutex<BTreeMap<&str, Arc<Schema>>> = Mutex::new(BTreeMap::new());
 
-/// All that a configuration can have.
+/// The schema of a type.
 pub(super) fn of<T: DeserializeOwned>() -> Arc<Schema> {
     let name = std::any::type_name::<T>();
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,29 +30,29 @@ pub(super) fn of<T: DeserializeOwned>() -> Arc<Schema> {
     Arc::clone(explored)
 }
 
-/// What was found.
+/// The keys that were found.
 #[derive(Default)]
 pub(super) struct Schema {
     /// All keys.
     pub(super) keys: Keys,
-    /// Those whose value is a path.
+    /// Keys whose value is a path.
     paths: Keys,
-    /// Those whose value is a list of tables.
+    /// Keys whose value is an array of tables.
     pub(super) lists: Keys,
 }
 
-/// A table on the way to what is looked at: its key, whether it stands in an array, and what says its kind.
+/// A table on the way to the explored value: its key, whether it is in an array, and its kind.
 struct Step {
     key: String,
     is_array: bool,
     kind: Table,
 }
 
-/// What serde says of the value at the end of the way.
+/// serde's error for a value at the end of `way`.
 fn tell<T: DeserializeOwned>(way: &[Step], table: Table) -> String {
     let root = way.iter().enumerate().rev().fold(Value::Table(table), |inner, (i, step)| {
         let inner = if step.is_array { Value::Array(vec![inner]) } else { inner };
-        // The kind of a table stands beside the key that leads on.
+        // A table's kind stands beside the key that leads further.
         let mut holder = if i == 0 { Table::new() } else { way[i - 1].kind.clone() };
         holder.insert(step.key.clone(), inner);
         Value::Table(holder)
@@ -95,7 +95,7 @@ fn explore<T: DeserializeOwned>(way: &mut Vec<Step>, seen: &mut Schema) {
     }
 }
 
-/// Notes the fields of a table of some kind, and what is in them.
+/// Collects the fields of a table of one kind, and their contents.
 fn enter<T: DeserializeOwned>(way: &mut Vec<Step>, kind: &Table, fields: Vec<String>, seen: &mut Schema) {
     if let Some(last) = way.last_mut() {
         last.kind = kind.clone();
@@ -108,7 +108,7 @@ fn enter<T: DeserializeOwned>(way: &mut Vec<Step>, kind: &Table, fields: Vec<Str
     }
 }
 
-/// The names that a message allows.
+/// The names that a message lists as allowed.
 fn quoted(message: &str, about: &str) -> Vec<String> {
     match message.starts_with(about) {
         true => message.split('`').skip(1).step_by(2).skip(1).map(Into::into).collect(),
@@ -147,7 +147,7 @@ mod tests {
         assert!(!keys.contains(&path("model.lr")) && !keys.iter().any(|key| key.contains(&NONE.to_string())));
     }
 
-    /// A new key with a path is to be listed, or it would be relative to the working folder.
+    /// A new key with a path must be listed, or it would not be relative to its file.
     #[test]
     fn every_path_is_listed() {
         let paths: Vec<String> = of::<RunConfig>().paths.iter().map(|path| path.join(".")).collect();

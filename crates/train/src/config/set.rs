@@ -13,11 +13,11 @@ pub(super) fn key(setting: &str) -> &str {
     setting.split('=').next().unwrap_or_default().trim()
 }
 
-/// Applies one `key.path=value`. The value is TOML where it parses, and a string otherwise; where the key is a text or a
-/// path, a string whatever it looks like.
+/// Applies one `key.path=value`. The value is parsed as TOML, and is a string if that fails, or if the key is a text or
+/// a path.
 ///
-/// A `kind` (of `data` a `task`) that changes starts the new one from its defaults: the settings of the
-/// old one go. A table sets each key that is in it and leaves the others.
+/// A new `kind` (in `data` a `task`) removes the settings of the old kind; the new one starts from its defaults. A table
+/// sets the keys that it contains and leaves the others.
 pub(super) fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
     let error = |key: &str, problem: String| Error::Config { origin: "--set".into(), key: key.into(), problem };
     let Some((path, raw)) = setting.split_once('=') else {
@@ -69,7 +69,7 @@ fn put(table: &mut Table, key: &str, value: Value, default: Option<&Value>) {
     if TAGS.contains(&key) && table.get(key).is_some_and(|kind| *kind != value) {
         table.clear();
     }
-    // A value that is no table must not make one of a kind that is written as a name.
+    // A value that is not a table must not replace a table of a kind that is written as a name.
     if value.is_table()
         && let Some(Holder::Table(inner)) = Holder::Table(table).enter(key, default)
     {
@@ -78,7 +78,7 @@ fn put(table: &mut Table, key: &str, value: Value, default: Option<&Value>) {
     table.insert(key.to_string(), value);
 }
 
-/// Sets the keys of a table one by one, its kind first: what it does not name stays.
+/// Sets the keys of a table one by one, its kind first; other keys stay.
 fn merge(table: &mut Table, value: Value, default: Option<&Value>) {
     let Value::Table(value) = value else { return };
     let (tags, others): (Vec<_>, Vec<_>) = value.into_iter().partition(|(key, _)| TAGS.contains(&key.as_str()));
@@ -87,15 +87,15 @@ fn merge(table: &mut Table, value: Value, default: Option<&Value>) {
     }
 }
 
-/// What a part of a path leads into.
+/// The container that a part of a path leads into.
 enum Holder<'a> {
     Table(&'a mut Table),
     Array(&'a mut Vec<Value>),
 }
 
 impl<'a> Holder<'a> {
-    /// The table or array at `key`: made if it is missing, and spelt out if it is a kind alone. Both
-    /// start from the default where that has a kind.
+    /// Enters the table or array at `key`. A missing one is created, and a bare kind is expanded, from the default
+    /// where that has the same kind.
     fn enter(self, key: &str, default: Option<&Value>) -> Option<Self> {
         let slot = match self {
             Self::Table(table) => table.entry(key).or_insert_with(|| match default {
@@ -105,7 +105,7 @@ impl<'a> Holder<'a> {
             Self::Array(array) => array.get_mut(key.parse::<usize>().ok()?)?,
         };
         if let (Value::Integer(_) | Value::Float(_), Some(Value::Table(d))) = (&*slot, default) {
-            // A number that stands for a table.
+            // A number in place of a table.
             *slot = Value::Table(d.clone());
         }
         if let Value::String(kind) = slot {
@@ -120,7 +120,7 @@ impl<'a> Holder<'a> {
 }
 
 fn parse_value(raw: &str) -> Value {
-    // In brackets, so that what TOML would take for a comment is no value.
+    // In brackets, so that a TOML comment is not taken for an empty value.
     let text = format!("value = [{raw}]");
     let read = |root| Table::deserialize(Deserializer::from(root)).ok();
     let parsed = DeTable::parse(&text).ok().and_then(|root| bounded(root).ok()).and_then(read);
@@ -131,7 +131,7 @@ fn parse_value(raw: &str) -> Value {
     }
 }
 
-/// A text as it is written, or in the quotes of a TOML string.
+/// A text as given, or without the quotes of a TOML string.
 pub(super) fn text(raw: &str) -> String {
     match parse_value(raw.trim()) {
         Value::String(text) => text,

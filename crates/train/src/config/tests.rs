@@ -246,7 +246,7 @@ fn a_key_in_the_wrong_place_is_told_where_it_belongs() {
     assert!(problem.contains("--set: n_embd: unknown key. `n_embd` of nanoGPT"), "{problem}");
 }
 
-/// What is only wrong because of another fault is no fault of its own.
+/// A value that is wrong only because of another fault is not reported.
 #[test]
 fn a_consequence_is_no_fault() {
     for text in [
@@ -258,7 +258,7 @@ fn a_consequence_is_no_fault() {
         let problem = parse(text, &[]).unwrap_err();
         assert_eq!(problem.lines().count(), 1, "{problem}");
     }
-    // 0 heads would divide nothing, and a run of no steps is shorter than any warm-up.
+    // Zero heads would divide by zero, and any warm-up is longer than a run of no steps.
     let text = "[model]\nn_heads = 0\nn_kv_heads = 3\n[train]\nsteps = 0\n[schedule]\nwarmup = 2000";
     let problem = parse(text, &[]).unwrap().prepare().unwrap_err().to_string();
     assert!(
@@ -310,11 +310,11 @@ fn values_are_told_beside_keys() {
     ] {
         assert!(problem.contains(part), "{part} is not in\n{problem}");
     }
-    // Whether a warm-up is too long, or a width does not fit the heads, is known when those are.
+    // Warm-up and width are compared only when steps and heads are valid.
     assert_eq!(problem.lines().count(), 7, "{problem}");
 }
 
-/// Every key that a configuration can have, with every kind of table that it can stand in, by its path.
+/// The path of every key of every kind of table.
 fn leaves() -> Vec<(String, Table)> {
     let mut all: Vec<(String, Table)> = Vec::new();
     let mut known = std::collections::BTreeSet::new();
@@ -412,7 +412,7 @@ fn collect(value: &Value, path: String, paths: &mut Vec<String>) {
     }
 }
 
-/// A value of every wrong type, in the place of every value that a configuration can have.
+/// A value of each wrong type in the place of each value.
 #[test]
 fn a_value_of_a_wrong_type_is_told_with_its_key_and_without_rust() {
     const RUST: [&str; 24] = [
@@ -475,12 +475,12 @@ fn a_value_of_a_wrong_type_is_told_with_its_key_and_without_rust() {
             let Err(problem) = checked else { continue };
             refused += 1;
             seen.insert(path.clone());
-            // A list may be told as a whole, and a table by its kind or by the number that stands for it.
+            // An array may be reported as a whole, and a table by its kind or the number in its place.
             let shown = explain::shown(&keys);
             let list = shown.trim_end_matches(|c: char| c == '[' || c == ']' || c.is_ascii_digit());
             let table = [".kind", ".task", ".value"].iter().find_map(|tag| list.strip_suffix(tag)).unwrap_or(list);
             let is_key = |key: &str| [": ", " = ", ".", "["].iter().any(|end| problem.contains(&format!("{key}{end}")));
-            // What cannot be combined is told in the words of the table `model`.
+            // Invalid combinations are reported relative to the table `model`.
             let last = keys.last().unwrap();
             let is_pair = problem.contains(&format!("model: {last} = ")) && problem.contains("cannot be combined");
             let is_named = [shown.as_str(), list, table, path.as_str()].into_iter().any(is_key) || is_pair;
@@ -507,7 +507,7 @@ fn a_table_that_is_set_leaves_the_keys_that_it_does_not_name() {
     let set = same(&["model={d_model=8}"], &["model.d_model=8"]);
     assert_eq!((set.model.d_model, set.model.n_heads), (8, 8));
     same(&["model={norm={gain=false}, d_model=16}"], &["model.norm.gain=false", "model.d_model=16"]);
-    // A kind comes first, and one that changes starts from its defaults.
+    // A kind is set first, and a new one starts from its defaults.
     same(&["optimizer={lr=0.1, kind='sgd'}"], &["optimizer.kind=sgd", "optimizer.lr=0.1"]);
     same(&["optimizer={kind='adamw', lr=0.1}"], &["optimizer.lr=0.1"]);
     same(&["train={clip={max=2}}"], &["train.clip.max=2"]);
@@ -518,7 +518,7 @@ fn a_table_that_is_set_leaves_the_keys_that_it_does_not_name() {
     same(&["model.block.0={scale='re_zero'}"], &["model.block.0.scale=re_zero"]);
     same(&["schedule={warmup=3}"], &["schedule.warmup=3"]);
     same(&["model={}"], &[]);
-    // A list is a value.
+    // An array is one value.
     assert_eq!(parse(text, &["model.block=[]"]).unwrap().model.block, []);
     assert!(parse(text, &["model={d_modle=8}"]).unwrap_err().contains("model.d_modle: unknown key"));
 }

@@ -1,4 +1,4 @@
-//! All values of a configuration that cannot be, where a check tells the first.
+//! Collects all invalid values of a configuration, where a check stops at the first.
 
 use super::RunConfig;
 use super::explain::{MOST_FAULTS, at, at_mut};
@@ -7,8 +7,8 @@ use crate::Error;
 use toml::Value;
 
 impl RunConfig {
-    /// What `check` makes of the configuration, or all that it refuses: each value that it refuses is put back to its
-    /// default, until there is none left that somebody wrote.
+    /// The result of `check`, or all values that it refuses: each refused value is reset to its default until no
+    /// written value is refused.
     pub(crate) fn all_faults<R>(&self, check: impl Fn(&Self) -> Result<R, Error>) -> Result<R, Error> {
         let mut config = self.clone();
         let mut errors: Vec<(Option<usize>, Error)> = Vec::new();
@@ -20,7 +20,7 @@ impl RunConfig {
                 Err(error) => error,
             };
             let (path, said) = fault_of(&error).map(|fault| (parts(&fault.key), fault.problem)).unwrap_or_default();
-            // What compares with a value that is no longer what was written is no fault of the configuration.
+            // A value that only conflicts with a reset value is not at fault.
             let words: Vec<&str> = said.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
             let compares = |other: &Vec<String>| other.last().is_some_and(|last| words.contains(&last.as_str()));
             let is_own = !path.is_empty() && self.written.has(&path) && !taken.contains(&path);
@@ -36,8 +36,8 @@ impl RunConfig {
         }
     }
 
-    /// Faults of values that somebody wrote, for a configuration that has other faults too: without those that compare with
-    /// another value, which may be what is at fault.
+    /// Faults of written values in a configuration with other faults, except comparisons with another value, which may
+    /// be the wrong one.
     pub(super) fn own_faults(&self) -> Vec<Error> {
         let checked = self.all_faults(|config| {
             config.check()?;
@@ -52,10 +52,10 @@ impl RunConfig {
         all.into_iter().filter(is_own).collect()
     }
 
-    /// With the default in the place of a value, or of what it is in; None where there is none.
+    /// The configuration with a value, or the table around it, reset to its default; None if there is no default.
     pub(super) fn without(&self, path: &[String]) -> Option<Self> {
         let mut root = Value::try_from(self).ok()?;
-        // Not a whole section for a value that is in none.
+        // Reset a whole section only for a value at its top level.
         (path.len().min(2)..=path.len()).rev().filter(|n| *n > 0).find_map(|n| {
             let (last, parents) = path[..n].split_last()?;
             at(&root, &path[..n])?;
@@ -67,7 +67,7 @@ impl RunConfig {
     }
 }
 
-/// Those of the file in its order, then the others.
+/// One error of all: first those of the file in its order, then the others.
 fn in_order(mut errors: Vec<(Option<usize>, Error)>) -> Error {
     errors.sort_by_key(|(line, _)| line.unwrap_or(usize::MAX));
     Error::several(errors.into_iter().map(|(_, error)| error).collect())

@@ -33,7 +33,7 @@ impl Copy {
         tokens
     }
 
-    /// The positions whose target is in the repetition.
+    /// Marks the positions whose target is in the repetition.
     pub(super) fn asked(&self) -> Vec<f32> {
         let half = self.time / 2;
         (0..self.time).map(|i| f32::from(u8::from((half..2 * half).contains(&i)))).collect()

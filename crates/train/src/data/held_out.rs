@@ -1,4 +1,4 @@
-//! The held-out set: a function of the data alone, so that every run is evaluated on the same tokens.
+//! The held-out set depends on the data alone, so that all runs are evaluated on the same tokens.
 
 use super::{Batch, Source, Task, TextTokens};
 use rand_chacha::ChaCha8Rng;
@@ -7,48 +7,48 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use unitgain_init::sample;
 
-/// How many tokens an evaluation is about.
+/// Number of tokens in an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvalTokens {
-    /// This number of tokens. A text gives them in pieces spread over its held-out part, or all of that where it is shorter; a
-    /// chain gives this number of symbols; other tasks give whole sequences until they hold it.
+    /// At least this number of tokens: of a text in pieces spread over its held-out part (or all of it if it is
+    /// shorter), of a Markov chain exactly this number of symbols, of other tasks as many whole sequences as needed.
     Count(usize),
-    /// The whole held-out part of a text; written `"all"`.
+    /// The whole held-out part of a text, written `"all"`.
     All,
 }
 
-/// What every evaluation of a run is measured on.
+/// The evaluation set of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeldOut {
-    /// Number of tokens whose loss is averaged.
+    /// Number of target tokens.
     pub tokens: usize,
-    /// Loss of the best guess that ignores the context: the entropy of those tokens' frequencies, in nats.
+    /// Loss of the best prediction without context: the entropy of the target tokens' frequencies, in nats.
     pub unigram_loss: f64,
-    /// Least mean loss that can be expected on those tokens, in nats, where it is known: that of the distribution they were
-    /// drawn from. It differs from [`Task::floor`] by what these tokens are by chance.
+    /// Lowest expected mean loss on these tokens, in nats, where it is known: the loss of the distribution they were
+    /// drawn from. It differs from [`Task::floor`] by sampling noise.
     pub floor: Option<f64>,
 }
 
-/// An evaluation has to be below the loss of symbol frequencies by more than this to show that something was learned: a
-/// model that is stuck ends a little above them or, by the noise of its training, a little below.
+/// Margin below the unigram loss that shows learning: a model that is stuck ends slightly above that loss or, through
+/// the noise of training, slightly below.
 const BEATEN_BY: f64 = 0.01;
 
 impl HeldOut {
-    /// Whether the evaluation of a run is better than the frequencies of the symbols, and than the loss it started from.
+    /// Whether an evaluation beats the unigram loss by a margin, and the loss at the start.
     pub(crate) fn is_beaten_by(&self, loss: f32, start: Option<f32>) -> bool {
         f64::from(loss) < self.unigram_loss - BEATEN_BY && start.is_none_or(|start| loss < start)
     }
 }
 
-/// Seed of what is drawn for the held-out set, whatever the seed of a run.
+/// Seed of the held-out set, independent of the run's seed.
 const SEED: u64 = 0;
-/// Tokens in one forward pass, whatever the batch of a run.
+/// Tokens per forward pass, independent of the run's batch size.
 const PASS: usize = 4096;
-/// Most tokens of a text that are evaluated in one piece, where not all of them are.
+/// Maximum length of a piece of text, unless all of it is evaluated.
 const PIECE: usize = 1024;
 
 impl Task {
-    /// What evaluations of this size are measured on.
+    /// The evaluation set of this size.
     pub fn held_out(&self, size: EvalTokens) -> HeldOut {
         let mut counts = BTreeMap::<i32, f64>::new();
         let mut of_chain = 0.0;
@@ -71,7 +71,7 @@ impl Task {
         HeldOut { tokens: tokens as usize, unigram_loss, floor }
     }
 
-    /// The batches of an evaluation. Of a text and a chain every context length has the same targets, each once.
+    /// The batches of an evaluation. For a text or chain the targets are the same for every context length, each once.
     pub fn evaluation(&self, size: EvalTokens) -> impl Iterator<Item = Batch> + '_ {
         let time = self.time;
         let rows = (PASS / time).max(1);
@@ -84,7 +84,7 @@ impl Task {
                 let stream = chain.sequence(&mut generator("stream"), n.max(time) + 1);
                 (Some(Stream::Drawn(stream)), windows(std::slice::from_ref(&(0..n)), time))
             }
-            // A configuration with `all` and a task without end is refused.
+            // The configuration check refuses `all` for an endless task.
             (Source::Markov(_) | Source::Recall(_) | Source::Copy(_), size) => {
                 let n = match size {
                     EvalTokens::Count(n) => n,
@@ -108,14 +108,14 @@ fn generator(name: &str) -> ChaCha8Rng {
     sample::stream(SEED, &format!("data/held_out/{name}"))
 }
 
-/// Inputs `start..start + time` of a stream, of which some are asked for the token after them.
+/// The inputs `start..start + time` of a stream, with the range whose next tokens are targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Window {
     start: usize,
     asked: Range<usize>,
 }
 
-/// Which of `all` inputs are asked: evenly spread pieces.
+/// The targets among `all` tokens: evenly spread pieces.
 fn pieces(all: usize, size: EvalTokens) -> Vec<Range<usize>> {
     let n = match size {
         EvalTokens::Count(n) if n < all => n,
@@ -124,7 +124,7 @@ fn pieces(all: usize, size: EvalTokens) -> Vec<Range<usize>> {
     let count = n.div_ceil(PIECE);
     (0..count)
         .map(|i| {
-            // The pieces share the tokens, and the rest between them, to within one.
+            // Piece sizes, and the gaps between pieces, differ by at most one.
             let [from, to] = [i, i + 1].map(|i| n * i / count);
             let start = from + if count > 1 { (all - n) * i / (count - 1) } else { 0 };
             start..start + to - from
@@ -132,8 +132,8 @@ fn pieces(all: usize, size: EvalTokens) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Cuts pieces into windows of `time` inputs. The last window of a piece starts earlier where it would end later, and asks
-/// only what no other has asked.
+/// Cuts pieces into windows of `time` inputs. The last window of a piece is moved back if it would extend beyond the
+/// end, and has only the targets that no other window has.
 fn windows(pieces: &[Range<usize>], time: usize) -> Vec<Window> {
     let of_piece = |piece: &Range<usize>| {
         let Range { start, end } = piece.clone();
@@ -145,7 +145,7 @@ fn windows(pieces: &[Range<usize>], time: usize) -> Vec<Window> {
     pieces.iter().flat_map(of_piece).collect()
 }
 
-/// Tokens, one after the other.
+/// A sequence of tokens.
 enum Stream<'a> {
     Text(&'a TextTokens),
     Drawn(Vec<i32>),
@@ -226,7 +226,7 @@ mod tests {
         task.unwrap()
     }
 
-    /// The targets that are asked, in the order of the stream.
+    /// The target tokens, in the order of the stream.
     fn asked(task: &Task, size: EvalTokens) -> Vec<i32> {
         let of_batch = |batch: Batch| batch.asked_targets().map(|(_, target)| target).collect::<Vec<_>>();
         task.evaluation(size).flat_map(of_batch).collect()
@@ -268,7 +268,7 @@ mod tests {
             assert_eq!(batches, task.evaluation(EvalTokens::Count(5000)).collect::<Vec<_>>());
             let held_out = task.held_out(EvalTokens::Count(5000));
             assert_eq!(held_out.tokens as f64, batches.iter().map(Batch::asked).sum::<f64>());
-            // Answers are uniform over 16 values, repeated symbols over 8; the entropy of a sample is a little less.
+            // Answers are uniform over 16 values, repeated symbols over 8; the entropy of a sample is slightly lower.
             let uniform = if matches!(data, DataConfig::Copy { .. }) { 8f64 } else { 16.0 }.ln();
             assert!((uniform - 0.04..=uniform).contains(&held_out.unigram_loss), "{held_out:?}");
         }

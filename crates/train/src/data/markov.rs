@@ -15,22 +15,21 @@ pub(super) fn branching() -> usize {
     4
 }
 
-/// More contexts than this would take minutes and gigabytes to prepare.
+/// More contexts would take minutes and gigabytes to prepare.
 const MOST_CONTEXTS: usize = 1 << 20;
 const MOST_TRANSITIONS: usize = 1 << 24;
 const MOST_SYMBOLS: usize = 1 << 12;
 
-/// A chain over contexts of `order` symbols. A context is a number in base `vocab_size`, its oldest
-/// symbol first.
+/// A Markov chain over contexts of `order` symbols. A context is a number in base `vocab_size`, oldest symbol first.
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
     vocab_size: usize,
     order: usize,
     branching: usize,
-    /// Of every context, the symbols that can follow and their probabilities, `branching` each.
+    /// For each context the `branching` possible next symbols, and their probabilities.
     next: Vec<u32>,
     probability: Vec<f64>,
-    /// Stationary distribution over contexts, and its running sum.
+    /// Stationary distribution over contexts, and its cumulative sum.
     stationary: Vec<f64>,
     cumulative: Vec<f64>,
 }
@@ -86,9 +85,9 @@ impl Chain {
         self.vocab_size
     }
 
-    /// Mean entropy of a target given all tokens before it, for stationary sequences of `time + 1`
-    /// tokens. From the `order`-th target on that is the entropy rate; the earlier ones together have
-    /// the entropy of a context less that of its first symbol.
+    /// Mean entropy of a target given all tokens before it, for stationary sequences of `time + 1` tokens. From the
+    /// `order`-th target on it is the entropy rate; the earlier targets together have the entropy of a context minus
+    /// that of its first symbol.
     pub(super) fn floor(&self, time: usize) -> f64 {
         let mut first = vec![0.0; self.vocab_size];
         let oldest = self.stationary.len() / self.vocab_size;
@@ -98,7 +97,7 @@ impl Chain {
         (early + full as f64 * self.entropy_rate()) / time as f64
     }
 
-    /// `length` symbols, from the stationary distribution on.
+    /// `length` symbols, starting from the stationary distribution.
     pub(super) fn sequence(&self, rng: &mut ChaCha8Rng, length: usize) -> Vec<i32> {
         let uniform = |rng: &mut ChaCha8Rng| -> f64 { StandardUniform.sample(rng) };
         let start = uniform(rng) * self.cumulative.last().copied().unwrap_or(1.0);
@@ -122,7 +121,7 @@ impl Chain {
         tokens
     }
 
-    /// Loss of the chain itself on a symbol, given those before it: `-ln p`.
+    /// Loss of the chain itself on `symbol` given `before`: `-ln p`.
     pub(super) fn loss(&self, before: &[i32], symbol: i32) -> f64 {
         if before.len() < self.order {
             return (self.of_prefix(before) / self.of_prefix(&[before, &[symbol]].concat())).ln();
@@ -133,7 +132,7 @@ impl Chain {
         found.map_or(f64::INFINITY, |i| -probability[i].ln())
     }
 
-    /// Probability of the first symbols of a context.
+    /// Probability that a context begins with these symbols.
     fn of_prefix(&self, prefix: &[i32]) -> f64 {
         let size = self.vocab_size.pow((self.order - prefix.len()) as u32);
         let first = prefix.iter().fold(0, |context, symbol| context * self.vocab_size + *symbol as usize) * size;
@@ -154,7 +153,7 @@ impl Chain {
         self.stationary.iter().enumerate().map(|(context, p)| p * entropy(self.row(context).1)).sum()
     }
 
-    /// Power iteration with half a step, which also settles where the chain is periodic.
+    /// Power iteration with damping 1/2, which converges for periodic chains too.
     fn find_stationary(&self, contexts: usize) -> Vec<f64> {
         let mut p = vec![1.0 / contexts as f64; contexts];
         for _ in 0..10_000 {

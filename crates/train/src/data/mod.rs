@@ -1,7 +1,7 @@
-//! Data: synthetic tasks whose best possible loss is known, and text.
+//! Data: text, and synthetic tasks whose lowest possible loss is known.
 //!
-//! A training batch is a pure function of (seed, step, row): the same on every backend, after a resume, and however a
-//! step is cut into micro-batches. The held-out set is a function of the data alone.
+//! A training batch is a pure function of (seed, step, row): the same on every backend, after a resume, and for any
+//! split of a step into micro-batches. The held-out set depends on the data alone.
 
 mod copy;
 mod held_out;
@@ -23,73 +23,71 @@ pub use held_out::{EvalTokens, HeldOut};
 pub use text::TextTokens;
 pub use tokenizer::Tokenizer;
 
-/// What a model is trained on.
+/// The training data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DataConfig {
-    /// A Markov chain of order `order`: after any `order` symbols, `branching` of the `vocab_size`
-    /// symbols can follow, with probabilities drawn once from a flat Dirichlet distribution. The floor
-    /// is exact: the entropy rate for targets whose whole context is in the sequence, and what a
-    /// shorter context leaves open for the first `order - 1`.
+    /// A Markov chain of order `order`: any `order` symbols are followed by one of `branching` of the `vocab_size`
+    /// symbols, with probabilities drawn once from a flat Dirichlet distribution. The floor is exact: the entropy rate
+    /// for targets whose context is in the sequence, and the entropy given a shorter context for the first `order - 1`.
     Markov {
         /// Number of symbols. Default 32.
         #[serde(default = "markov::vocab_size")]
         vocab_size: usize,
-        /// Number of symbols that decide the next. Default 2.
+        /// Number of symbols that determine the distribution of the next. Default 2.
         #[serde(default = "markov::order")]
         order: usize,
-        /// Number of symbols that can follow. Default 4.
+        /// Number of possible next symbols. Default 4.
         #[serde(default = "markov::branching")]
         branching: usize,
-        /// Seed of the chain, which is the task and not the sample. Default 1.
+        /// Seed of the chain (the task, not the samples). Default 1.
         #[serde(default = "one")]
         seed: u64,
     },
-    /// Associative recall (arXiv:2312.04927): `pairs` of a key and a value, then keys of which the
-    /// model must give the value. The loss is that of the answers; the floor is 0.
+    /// Associative recall (arXiv:2312.04927): `pairs` of a key and a value, then keys whose values the model must give.
+    /// The loss is over the answers; the floor is 0.
     Recall {
-        /// Number of keys; values are as many other symbols. Default 32.
+        /// Number of keys, and of values, which are other symbols. Default 32.
         #[serde(default = "recall::keys")]
         keys: usize,
         /// Number of pairs before the first question. Default 8.
         #[serde(default = "recall::pairs")]
         pairs: usize,
     },
-    /// Random symbols, a separator, and the same symbols again. The loss is that of the repetition;
-    /// the floor is 0.
+    /// Random symbols, a separator, and the same symbols again. The loss is over the repetition; the floor is 0.
     Copy {
-        /// Number of symbols; the separator is one more token. Default 32.
+        /// Number of symbols, besides the separator. Default 32.
         #[serde(default = "copy::symbols")]
         symbols: usize,
     },
-    /// A text file: the first 90 % are for training, the rest for evaluation. The floor is unknown.
+    /// A text file: the first 90 % for training, the rest for evaluation. The floor is unknown.
     Text {
-        /// The file. In a configuration's file relative to that, else to the working folder.
+        /// Path of the file, relative to the configuration file; in a setting, to the working folder.
         path: PathBuf,
-        /// Default `byte`.
+        /// The tokenizer. Default `byte`.
         #[serde(default)]
         tokenizer: TokenizerKind,
     },
 }
 
-/// How text becomes tokens.
+/// Tokenization of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenizerKind {
-    /// One token a byte: 256 of them.
+    /// One token per byte: 256 tokens.
     #[default]
     Byte,
-    /// One token for each character that occurs in the file, in the order of their code points.
+    /// One token per character that occurs in the file, in code point order.
     Char,
 }
 
 impl TokenizerKind {
-    /// Most bytes of memory that a byte of a text takes while it is read.
+    /// Memory while a text is read, in bytes per byte of text, at most.
     pub(crate) fn bytes_each(self) -> f64 {
         match self {
             Self::Byte => 1.0,
-            // Beside the text, one or two for each character: four where there are more than 65,536 different ones, which are
-            // long in most texts.
+            // The text plus one or two bytes per character; four for over 65,536 different characters, which are long
+            // in most texts.
             Self::Char => 3.0,
         }
     }
@@ -131,18 +129,18 @@ impl Variant for DataConfig {
     }
 }
 
-/// Sequences of tokens and what follows each.
+/// Token sequences with their targets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// Number of sequences.
     pub rows: usize,
-    /// Tokens of each.
+    /// Tokens per sequence.
     pub time: usize,
     /// Inputs, row by row.
     pub tokens: Vec<i32>,
     /// The token after each input.
     pub targets: Vec<i32>,
-    /// 1 where the model is asked, 0 elsewhere; None where it is asked everywhere.
+    /// 1 for tokens whose loss counts, 0 for others; None if all count.
     pub weights: Option<Vec<f32>>,
 }
 
@@ -162,7 +160,7 @@ impl Batch {
         }
     }
 
-    /// The targets whose loss counts, each with its index.
+    /// Index and value of the targets whose loss counts.
     pub fn asked_targets(&self) -> impl Iterator<Item = (usize, i32)> + '_ {
         let is_asked = |i: usize| self.weights.as_ref().is_none_or(|weights| weights[i] > 0.0);
         self.targets.iter().copied().enumerate().filter(move |(i, _)| is_asked(*i))
@@ -174,7 +172,7 @@ impl Batch {
     }
 }
 
-/// Data that is ready to be drawn from.
+/// Loaded data, from which batches are drawn.
 #[derive(Clone, Debug)]
 pub struct Task {
     source: Source,
@@ -193,8 +191,8 @@ impl DataConfig {
     /// Prepares sequences of `time` tokens: draws the chain, or reads the file.
     ///
     /// # Errors
-    /// [`Error::Value`] for settings that do not fit, [`Error::Data`] for a file that is missing,
-    /// empty, too short, or not UTF-8 (`char`).
+    /// [`Error::Value`] for invalid settings, [`Error::Data`] for a file that is missing, empty, too short, or not
+    /// UTF-8 (`char`).
     pub fn load(&self, time: usize) -> Result<Task, Error> {
         let source = match self {
             Self::Markov { vocab_size, order, branching, seed } => {
@@ -219,7 +217,7 @@ impl Task {
         }
     }
 
-    /// The least mean loss that any model can have on these sequences, in nats per asked token.
+    /// The lowest possible mean loss on these sequences, in nats per target token.
     pub fn floor(&self) -> Option<f64> {
         match &self.source {
             Source::Markov(chain) => Some(chain.floor(self.time)),
@@ -228,7 +226,7 @@ impl Task {
         }
     }
 
-    /// How much there is, in words.
+    /// The amount of data, in words.
     pub(crate) fn amount(&self) -> String {
         let amount = match &self.source {
             Source::Markov(_) | Source::Recall(_) | Source::Copy(_) => "sequences drawn without end".into(),
@@ -240,7 +238,7 @@ impl Task {
         format!("{amount}, a vocabulary of {}, a context of {}", self.vocab_size(), self.time)
     }
 
-    /// How tokens are written.
+    /// The vocabulary.
     pub fn tokenizer(&self) -> Tokenizer {
         match &self.source {
             Source::Markov(_) | Source::Recall(_) | Source::Copy(_) => Tokenizer::Symbols(self.vocab_size()),
@@ -248,7 +246,7 @@ impl Task {
         }
     }
 
-    /// A number that differs where the data do, so that a run is not resumed on other data.
+    /// Fingerprint of the data, to refuse a resume on other data.
     pub fn fingerprint(&self) -> u64 {
         match &self.source {
             Source::Markov(_) | Source::Recall(_) | Source::Copy(_) => 0,
@@ -261,7 +259,7 @@ impl Task {
         self.drawn(rows, |row| sample::stream(seed, &format!("data/train/{step}/{row}")))
     }
 
-    /// The sequences `rows`, each from its own generator.
+    /// The sequences `rows`, each with its own generator.
     fn drawn(&self, rows: Range<usize>, generator: impl Fn(usize) -> ChaCha8Rng) -> Batch {
         let time = self.time;
         let mut batch = Batch { rows: rows.len(), time, tokens: Vec::new(), targets: Vec::new(), weights: None };
@@ -279,7 +277,7 @@ impl Task {
         batch
     }
 
-    /// One more token than the model sees.
+    /// A sequence of one token more than the context.
     fn sequence(&self, rng: &mut ChaCha8Rng) -> Vec<i32> {
         match &self.source {
             Source::Markov(chain) => chain.sequence(rng, self.time + 1),
@@ -290,14 +288,14 @@ impl Task {
     }
 }
 
-/// A whole number below `n`.
+/// A uniform integer below `n`.
 fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
     use rand_chacha::rand_core::Rng;
     // The product's high half is uniform to within n / 2^64.
     ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
 }
 
-/// `k` different whole numbers below `n`, in random order.
+/// `k` different integers below `n`, in random order.
 fn distinct(rng: &mut ChaCha8Rng, n: usize, k: usize) -> Vec<usize> {
     sample::chosen(n, k, |left| below(rng, left))
 }

@@ -48,7 +48,7 @@ impl Recall {
         tokens
     }
 
-    /// The positions that hold a key after the pairs: their target is the value.
+    /// Marks the positions that hold a key after the pairs; their target is the value.
     pub(super) fn asked(&self) -> Vec<f32> {
         let is_question = |i: usize| i >= 2 * self.pairs && i.is_multiple_of(2);
         (0..self.time).map(|i| f32::from(u8::from(is_question(i)))).collect()

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A tokenized file, cut 90 to 10.
+/// A tokenized file, split 90 to 10.
 #[derive(Clone, Debug)]
 pub struct TextTokens {
     tokens: Arc<Tokens>,
@@ -15,7 +15,7 @@ pub struct TextTokens {
     time: usize,
 }
 
-/// Token ids, as narrow as the vocabulary allows: a text may be as long as the memory is.
+/// Token ids in the narrowest type for the vocabulary, because a text may be as large as the memory.
 #[derive(Debug)]
 enum Tokens {
     Narrow(Vec<u8>),
@@ -41,7 +41,7 @@ impl Tokens {
     }
 }
 
-/// Code points that there can be.
+/// Number of code points.
 const CODE_POINTS: usize = char::MAX as usize + 1;
 
 impl TextTokens {
@@ -85,13 +85,13 @@ impl TextTokens {
         &self.tokenizer
     }
 
-    /// Tokens to train on, and the others.
+    /// Numbers of training tokens and of held-out tokens.
     pub(super) fn sizes(&self) -> [usize; 2] {
         [self.train, self.tokens.len() - self.train]
     }
 
     pub(super) fn fingerprint(&self) -> u64 {
-        // As four bytes each, however they are held.
+        // Hash four bytes per token, in whatever type they are stored.
         let one = |hash, token: i32| files::hash(hash, &token.to_le_bytes());
         match &*self.tokens {
             Tokens::Narrow(tokens) => tokens.iter().fold(files::HASH_START, |hash, t| one(hash, i32::from(*t))),
@@ -100,7 +100,7 @@ impl TextTokens {
         }
     }
 
-    /// Some of what is not trained on, counted from its start.
+    /// A range of the held-out tokens.
     pub(super) fn held_out(&self, range: Range<usize>) -> Vec<i32> {
         self.tokens.of(self.train + range.start..self.train + range.end)
     }
@@ -111,12 +111,12 @@ impl TextTokens {
     }
 }
 
-/// A token for each character, numbered in the order of their code points.
+/// One token per character, in code point order.
 fn characters(bytes: Vec<u8>) -> Result<(Tokens, Tokenizer), String> {
     let text = std::str::from_utf8(&bytes).map_err(|e| {
         format!("not valid UTF-8 at byte {}; convert the file, or set tokenizer = \"byte\"", e.valid_up_to())
     })?;
-    // For each code point: first whether it occurs, then its number.
+    // For each code point first whether it occurs, then its token.
     let mut numbers = vec![0u32; CODE_POINTS];
     let mut length = 0usize;
     for c in text.chars() {
@@ -141,7 +141,7 @@ fn characters(bytes: Vec<u8>) -> Result<(Tokens, Tokenizer), String> {
     Ok((tokens, Tokenizer::Char(vocabulary)))
 }
 
-/// Items of a known number, without the room that a growing vector takes.
+/// Collects a known number of items, without the spare capacity of a growing vector.
 fn collected<T>(length: usize, items: impl Iterator<Item = T>) -> Vec<T> {
     let mut all = Vec::with_capacity(length);
     all.extend(items);
@@ -179,7 +179,7 @@ mod tests {
         assert!(folder.contains("it is a folder, not a file"), "{folder}");
     }
 
-    /// The hash is of the tokens as four bytes each, so that it does not depend on how they are held.
+    /// The fingerprint must not depend on the type in which tokens are stored.
     #[test]
     fn a_text_has_one_number_however_wide_its_tokens_are() {
         let many = |n: u32| -> String { (0..n).filter_map(|i| char::from_u32(0x4E00 + i)).collect() };

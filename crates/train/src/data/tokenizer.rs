@@ -1,7 +1,7 @@
 use crate::Error;
 use serde::{Deserialize, Serialize};
 
-/// How tokens are written as text.
+/// The mapping between tokens and text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tokenizer {
@@ -9,7 +9,7 @@ pub enum Tokenizer {
     Byte,
     /// A token is the index of a character in this string.
     Char(String),
-    /// A token is written as its number; numbers are separated by spaces.
+    /// A token is written as its number, with spaces between numbers.
     Symbols(usize),
 }
 
@@ -23,7 +23,7 @@ impl Tokenizer {
         }
     }
 
-    /// A prompt of one token that every model of this vocabulary knows: a line break where there is one.
+    /// A one-token prompt that exists in every such vocabulary: a line break if there is one.
     pub fn default_prompt(&self) -> String {
         match self {
             Self::Byte => "\n".into(),
@@ -36,7 +36,7 @@ impl Tokenizer {
     /// The tokens of `text`.
     ///
     /// # Errors
-    /// [`Error::Generate`] names the first piece that is not in the vocabulary.
+    /// [`Error::Generate`] with the first piece that is not in the vocabulary.
     pub fn encode(&self, text: &str) -> Result<Vec<i32>, Error> {
         match self {
             Self::Byte => Ok(text.bytes().map(i32::from).collect()),
@@ -62,7 +62,7 @@ impl Tokenizer {
         }
     }
 
-    /// Number of the last tokens that are the beginning of a character.
+    /// Number of trailing tokens that are an incomplete character.
     pub fn unfinished(&self, tokens: &[i32]) -> usize {
         match self {
             Self::Byte => {
@@ -78,11 +78,11 @@ impl Tokenizer {
         }
     }
 
-    /// The text of `tokens`; bytes that are not UTF-8, and tokens that are not in the vocabulary, become U+FFFD.
+    /// The text of `tokens`. Invalid UTF-8 and tokens outside the vocabulary become U+FFFD.
     pub fn decode(&self, tokens: &[i32]) -> String {
         match self {
             Self::Byte => {
-                // 0xFF is in no character.
+                // 0xFF is invalid in UTF-8.
                 let bytes: Vec<u8> = tokens.iter().map(|&t| u8::try_from(t).unwrap_or(0xFF)).collect();
                 String::from_utf8_lossy(&bytes).into_owned()
             }
@@ -115,7 +115,7 @@ mod tests {
         assert!(problem(Tokenizer::Char("ab".into()), "abc").contains("'c'"));
         assert!(problem(Tokenizer::Symbols(4), "1 4").contains("\"4\""));
         assert!(problem(Tokenizer::Symbols(4), "x").contains("from 0 to 3"));
-        // Larger than a token can be, whatever a file says that the vocabulary is.
+        // Larger than any token, whatever vocabulary size a file claims.
         for symbol in ["-1", "2147483648", "1099511627776", "18446744073709551615", "99999999999999999999"] {
             for n in [0, 4, usize::MAX] {
                 assert!(problem(Tokenizer::Symbols(n), symbol).contains(symbol), "{symbol} of {n}");

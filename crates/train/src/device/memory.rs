@@ -1,4 +1,4 @@
-//! How much memory there is, and how much a run takes.
+//! Available memory, and estimates of the memory that a run needs.
 
 use crate::{DataConfig, Error, EvalTokens, OptimizerConfig, RunConfig, device};
 use std::fmt;
@@ -10,22 +10,22 @@ use unitgain_model::{Compute, Plan, Precision, Scheme};
 /// Memory that this process can still take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
-    /// In bytes.
+    /// Bytes available.
     pub bytes: u64,
-    /// What it is bounded by.
+    /// The tightest limit.
     pub limit: Limit,
 }
 
-/// What bounds the memory of a process.
+/// A limit on the memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// What the machine has left for programs (`MemAvailable`).
+    /// Memory available on the machine (`MemAvailable`).
     Machine,
-    /// The largest address space of a process (`ulimit -v`).
+    /// Address space of a process (`ulimit -v`).
     AddressSpace,
-    /// The largest data segment of a process (`ulimit -d`).
+    /// Data segment of a process (`ulimit -d`).
     DataSegment,
-    /// That of the control group that the process is in, or of one around it, as in a container.
+    /// Memory of the process's control group or one of its parents, as in a container.
     ControlGroup,
 }
 
@@ -41,15 +41,14 @@ impl fmt::Display for Available {
     }
 }
 
-/// Bytes as a person reads them.
+/// Bytes in readable units.
 pub(crate) fn shown(bytes: f64) -> String {
     if bytes >= 1e9 { format!("{:.1} GB", bytes / 1e9) } else { format!("{:.0} MB", (bytes / 1e6).ceil()) }
 }
 
-/// The least of what the machine, the limits of the process and its control groups leave; None where there is no `/proc`
-/// to ask.
+/// The minimum over machine, process limits and control groups; None without `/proc`.
 pub fn available() -> Option<Available> {
-    /// What is told once is good for a moment: the plan of a sweep asks for each of its runs.
+    /// A result is reused for this long: the plan of a sweep asks once per run.
     const MOMENT: Duration = Duration::from_millis(200);
     static LAST: Mutex<Option<(Instant, Option<Available>)>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -63,10 +62,10 @@ pub fn available() -> Option<Available> {
     }
 }
 
-/// Refuses what takes more bytes than there are.
+/// Checks that this number of bytes is available.
 ///
 /// # Errors
-/// What it takes, what there is, and by which limit.
+/// The need, the available memory, and its limit.
 pub fn check(bytes: f64) -> Result<(), String> {
     tracing::debug!("this takes about {bytes:.0} bytes of memory");
     match available() {
@@ -77,16 +76,16 @@ pub fn check(bytes: f64) -> Result<(), String> {
     }
 }
 
-/// Stack of a thread of the pool.
+/// Stack size of a pool thread.
 const STACK: u64 = 2 << 20;
 
-/// Refuses more threads than there is address space for. The system would start some of them, and those that it cannot
-/// give a stack for signals end the process.
+/// Checks that there is address space for this number of threads. Otherwise the system would start some of them, and
+/// abort the process when a thread gets no signal stack.
 ///
 /// # Errors
-/// What they take, and what there is.
+/// The need, and the available address space.
 pub(crate) fn check_threads(threads: usize) -> Result<(), String> {
-    /// Memory of a thread besides its stack: the stack for signals, and what the allocator gives it first.
+    /// Memory of a thread besides its stack: its signal stack, and the allocator's arena.
     const BESIDE: u64 = 512 << 10;
     let need = threads as u64 * (STACK + BESIDE);
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
@@ -101,7 +100,7 @@ pub(crate) fn check_threads(threads: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// The soft limit of a process by its name; None where there is none.
+/// A soft limit of a process by name; None if unlimited.
 fn soft_limit(limits: &str, name: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
@@ -111,7 +110,7 @@ fn measured(read: &dyn Fn(&Path) -> Option<String>) -> Option<Available> {
     let proc = |file: &str| read(&Path::new("/proc").join(file));
     let status = proc("self/status").unwrap_or_default();
     let own = |key| kilobytes(&status, key).unwrap_or(0);
-    // An allocator reserves room that it has not used yet, and that is as good as free.
+    // Address space that the allocator has reserved but not touched is as good as free.
     let used = own("RssAnon:") + STACK * number(&status, "Threads:").unwrap_or(1);
     let fixed = own("VmSize:").saturating_sub(own("VmData:"));
     let limits = proc("self/limits").unwrap_or_default();
@@ -133,7 +132,7 @@ fn number(text: &str, key: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// An amount of memory in a file of `/proc`, in bytes.
+/// A memory size from a file of `/proc`, in bytes.
 pub(crate) fn of_proc(file: &str, key: &str) -> Option<u64> {
     kilobytes(&std::fs::read_to_string(file).ok()?, key)
 }
@@ -142,7 +141,7 @@ fn kilobytes(text: &str, key: &str) -> Option<u64> {
     number(text, key).map(|kib| kib.saturating_mul(1024))
 }
 
-/// What the control groups of this process leave, of both versions.
+/// Memory left in the control groups of this process, of both versions.
 fn groups(read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     let own = read(Path::new("/proc/self/cgroup"))?;
     let mounts = read(Path::new("/proc/self/mountinfo"))?;
@@ -161,14 +160,14 @@ fn groups(read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     own.lines().filter_map(of_line).min()
 }
 
-/// Where a version of control groups says what.
+/// File names of a version of control groups.
 #[derive(Clone, Copy)]
 struct Version {
     kind: &'static str,
     controller: &'static str,
     limit: &'static str,
     used: &'static str,
-    /// The part of the used memory that the kernel gives back before anything else.
+    /// The part of the used memory that the kernel reclaims first.
     cache: &'static str,
 }
 
@@ -183,7 +182,7 @@ impl Version {
     const SECOND: Self =
         Self { kind: "cgroup2", controller: "", limit: "memory.max", used: "memory.current", cache: "inactive_file" };
 
-    /// Where its tree is mounted, and the folder of the group in it.
+    /// Mount point of the hierarchy, and folder of the group in it.
     fn folder(self, mounts: &str, group: &str) -> Option<(PathBuf, PathBuf)> {
         let of_line = |line: &str| {
             let (place, kind) = line.split_once(" - ")?;
@@ -193,14 +192,14 @@ impl Version {
             let (name, options) = (kind.next()?, kind.nth(1)?);
             let is_own =
                 name == self.kind && (self.controller.is_empty() || options.split(',').any(|o| o == self.controller));
-            // A container may see its own group as the root of the tree, by whatever name it has outside.
+            // A container may see its own group as the root, whatever its name outside.
             let inside = Path::new(group).strip_prefix(root).ok().or(Path::new(group).strip_prefix("/").ok());
             is_own.then(|| (PathBuf::from(at), Path::new(at).join(inside.unwrap_or(Path::new("")))))
         };
         mounts.lines().find_map(of_line)
     }
 
-    /// What a group leaves; None where it has no limit, or is not to be seen.
+    /// Memory left in a group; None without a limit, or if the group is not visible.
     fn left(self, folder: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
         let number_in = |file: &str| read(&folder.join(file))?.trim().parse::<u64>().ok();
         let limit = number_in(self.limit)?;
@@ -210,39 +209,39 @@ impl Version {
     }
 }
 
-/// What a run takes at its peak, in bytes, by what it is for. It is an estimate: it follows what is kept, counted in
-/// numbers of four bytes, with factors that were fitted to measured peaks.
+/// Estimated peak memory of a run in bytes, by purpose. It counts the tensors that are kept, with factors fitted to
+/// measured peaks.
 #[derive(Clone, Debug, Default)]
 pub struct Need {
-    /// For as long as the run lasts.
+    /// Needed throughout the run.
     always: Vec<Part>,
-    /// The update of a step, a checkpoint, an evaluation: one after the other.
+    /// Needed one after the other: the update of a step, a checkpoint, an evaluation.
     moments: Vec<Vec<Part>>,
 }
 
-/// What a part of the need is for.
+/// One part of the need.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     bytes: f64,
-    /// The key that it grows with most.
+    /// The key that affects it most.
     key: &'static str,
     what: &'static str,
     fix: &'static str,
 }
 
-/// What the process takes before there is a model.
+/// Memory of the process without a model.
 const BASE: f64 = 40e6;
-/// Bytes of a block besides its parameters: its modules, and the nodes of its graph.
+/// Bytes per block besides its weights: its modules and graph nodes.
 const BLOCK: f64 = 20e3;
-/// Bytes of a parameter, whatever its size: its entry in tables, its gradient and states, its names in a checkpoint.
+/// Bytes per weight tensor, whatever its size: table entries, gradient and states, names in a checkpoint.
 const TENSOR: f64 = 5e3;
-/// Tokens in a pass of an evaluation.
+/// Tokens per forward pass of an evaluation.
 const PASS: f64 = 4096.0;
 /// Bytes of an `f32`.
 const FLOAT: f64 = 4.0;
 
 impl Need {
-    /// The need of a run of this configuration, whose model is that of the plan.
+    /// The need of a run with this plan.
     pub(crate) fn of(config: &RunConfig, plan: &Plan) -> Self {
         let sizes = Sizes::of(config, plan);
         let part = |bytes, key, what, fix| Part { bytes, key, what, fix };
@@ -282,19 +281,19 @@ impl Need {
         let of_pass = FLOAT * pass * (plan.forward_activations(sizes.compute) + plan.logits(sizes.compute));
         let evaluation =
             vec![part(of_pass, "model.context", "a pass of an evaluation", "a shorter context, or a narrower model")];
-        // A singular value decomposition of a square matrix in f64: itself, its factors, and what they are made in.
+        // The singular value decomposition of a square f64 matrix: the matrix, its factors, and working space.
         let drawn = if matches!(plan.init, Scheme::Mimetic { .. }) { 6.0 * 8.0 * sizes.d * sizes.d } else { 0.0 };
         let drawing =
             vec![part(drawn, "model.init", "the matrices of \"mimetic\"", "another init, or a narrower model")];
         Self { always, moments: vec![drawing, step, checkpoint, evaluation] }
     }
 
-    /// The peak of a run of this configuration, in bytes; 0 if its model cannot be planned, which is then told elsewhere.
+    /// The peak of a run of this configuration, in bytes; 0 if its model is invalid, which is reported elsewhere.
     fn of_own(config: &RunConfig) -> f64 {
         config.plan().map_or(0.0, |plan| Self::of(config, &plan).bytes())
     }
 
-    /// The need of a model that is read from a checkpoint and computes forward only.
+    /// The need of loading a checkpoint for forward passes only.
     pub(crate) fn of_reading(config: &RunConfig, plan: &Plan) -> Self {
         let Sizes { compute, layers, time, .. } = Sizes::of(config, plan);
         let plain = RunConfig { optimizer: OptimizerConfig::default(), ..config.clone() };
@@ -303,14 +302,14 @@ impl Need {
         let pass = FLOAT * time * (plan.forward_activations(compute) + plan.logits(compute) + cached);
         let what = "a pass of the model, with the keys and values of all blocks";
         always.push(Part { bytes: pass, key: "model.context", what, fix: "a shorter context" });
-        // Its bytes, all tensors, and the weights once more as they are handed on.
+        // The file's bytes, all tensors, and a second copy of the weights.
         let file = FLOAT * 4.0 * plan.weights() as f64;
         always.push(Part { bytes: file, key: "model.d_model", what: "the checkpoint", fix: "a smaller model" });
         Self { always, moments: Vec::new() }
     }
 
-    /// The need of a coordinate check, which holds what it sees of a batch twice: of all blocks, or of the first and the
-    /// last. The graph of that pass, which no backward pass takes apart, is there beside that of the next step.
+    /// The need of a coordinate check. It keeps activations of a batch twice (of all blocks, or of the first and last),
+    /// and the graph of that pass, which no backward pass frees, during the next step.
     pub fn of_seen(config: &RunConfig, plan: &Plan, every_block: bool) -> Self {
         let mut need = Self::of(config, plan);
         let Sizes { compute, layers, time, d, .. } = Sizes::of(config, plan);
@@ -334,10 +333,10 @@ impl Need {
         BASE + sum(&self.always) + self.moments.iter().map(|moment| sum(moment)).fold(0.0, f64::max)
     }
 
-    /// Refuses a run of this configuration that takes more memory than there is.
+    /// Checks that the memory for a run of this configuration is available.
     ///
     /// # Errors
-    /// [`Error::Value`] with the key of what takes most.
+    /// [`Error::Value`] with the key that affects the need most.
     pub fn check(&self, config: &RunConfig) -> Result<(), Error> {
         match available() {
             Some(available) => self.fits(config, available),
@@ -379,7 +378,7 @@ fn sum(parts: &[Part]) -> f64 {
     parts.iter().map(|part| part.bytes).sum()
 }
 
-/// The sizes of a model, as numbers of four bytes.
+/// Configuration and plan of a run, with sizes as f64.
 struct Sizes<'a> {
     config: &'a RunConfig,
     plan: &'a Plan,
@@ -406,7 +405,7 @@ impl<'a> Sizes<'a> {
         }
     }
 
-    /// The size, of some, that is the largest beside what is usual, with what to take instead.
+    /// The size among `among` that exceeds its usual value most, with advice.
     fn unusual(&self, among: &[&str]) -> (&'static str, &'static str) {
         let d_ff = self.plan.blocks[0].mlp.d_ff as f64;
         let all = [
@@ -424,7 +423,7 @@ impl<'a> Sizes<'a> {
         (most.0, most.2)
     }
 
-    /// Bytes of all blocks beside their weights.
+    /// Bytes of all blocks besides their weights.
     fn of_blocks(&self) -> f64 {
         let attention = &self.plan.blocks[0].attention;
         let rotary =
@@ -456,17 +455,17 @@ impl<'a> Sizes<'a> {
             }
             DataConfig::Recall { keys, .. } => part(32.0 * *keys as f64, "data.keys", "the symbols", "fewer of them"),
             DataConfig::Copy { symbols } => part(8.0 * *symbols as f64, "data.symbols", "the symbols", "fewer of them"),
-            // A text is refused by itself, before it is read.
+            // A text is checked separately, before it is read.
             DataConfig::Text { .. } => part(0.0, "data.path", "the text", "a shorter one"),
         };
         vec![windows, task]
     }
 }
 
-/// What the measurement of a machine takes: some matrices of 32 MiB, and the graph of a norm of one.
+/// Memory of the machine benchmark: matrices of 32 MiB, and the graph of a norm of one of them.
 const MACHINE: f64 = 250e6;
 
-/// Bytes of the tokens of a text, which a run checks by itself before it reads them.
+/// Bytes of a text's tokens, which a run checks separately before it reads them.
 fn of_text(config: &RunConfig) -> f64 {
     match &config.data {
         DataConfig::Text { path, tokenizer } => {
@@ -476,10 +475,10 @@ fn of_text(config: &RunConfig) -> f64 {
     }
 }
 
-/// Refuses models that are in memory together, and are measured beside what the machine does, and take more than there is.
+/// Checks that there is memory for these models together, and for the machine benchmark.
 ///
 /// # Errors
-/// [`Error::Value`] with what they take.
+/// [`Error::Value`] with the need.
 pub fn check_all<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Result<(), Error> {
     let on_host = configs.into_iter().filter(|config| device::is_host(&config.backend));
     let needs: Vec<f64> = on_host.map(Need::of_own).collect();
@@ -492,8 +491,7 @@ pub fn check_all<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Result
     })
 }
 
-/// How many runs at once there is memory for, of those whose configurations are given: the largest counts for all. None where it is
-/// not known.
+/// Number of runs that fit into memory at once, assuming the largest of the given configurations; None if unknown.
 pub fn at_once<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Option<usize> {
     let on_host = configs.into_iter().filter(|config| device::is_host(&config.backend));
     let largest = on_host.map(|config| Need::of_own(config) + of_text(config)).fold(0.0, f64::max);
@@ -505,7 +503,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// What is left, by files of which some are there.
+    /// The available memory, given the contents of some files.
     fn of(files: &[(&str, &str)]) -> Option<Available> {
         let files: HashMap<PathBuf, String> = files.iter().map(|(path, text)| (path.into(), (*text).into())).collect();
         measured(&|path| files.get(path).cloned())
@@ -524,7 +522,7 @@ mod tests {
         assert_eq!(of(&[MEMORY, STATUS]), Some(machine));
         let unlimited = "Limit  Soft Limit  Hard Limit  Units\nMax data size  unlimited  unlimited  bytes\n";
         assert_eq!(of(&[MEMORY, STATUS, ("/proc/self/limits", unlimited)]), Some(machine));
-        // What the allocator holds and has not touched is free; a stack of 2 MiB is not.
+        // Untouched memory of the allocator counts as free; a stack of 2 MiB does not.
         let limits = "Max data size             6000000              unlimited            bytes\n\
                       Max address space         5000000              unlimited            bytes\n";
         let left = of(&[MEMORY, STATUS, ("/proc/self/limits", limits)]).unwrap();
@@ -537,7 +535,7 @@ mod tests {
 
     #[test]
     fn groups_of_both_versions_bound_from_any_level() {
-        // The group around the own one is the smaller; of what it uses, a part is cache.
+        // The parent group is the tighter one; part of its use is cache.
         let first = [
             MEMORY,
             ("/proc/self/cgroup", "9:cpu,cpuacct:/a\n4:memory:/outer/inner\n0::/\n"),
@@ -555,7 +553,7 @@ mod tests {
             ("/sys/fs/cgroup/memory/outer/inner/memory.usage_in_bytes", "100\n"),
         ];
         assert_eq!(of(&first), Some(Available { bytes: 400, limit: Limit::ControlGroup }));
-        // A container sees its own group as the root of the tree.
+        // A container sees its own group as the root.
         let second = [
             MEMORY,
             ("/proc/self/cgroup", "0::/docker/x/job\n"),
@@ -603,7 +601,7 @@ mod tests {
         }
     }
 
-    /// Peaks that were measured with this version, in MB.
+    /// Peaks measured with this version, in MB.
     #[test]
     fn the_estimate_is_near_what_was_measured() {
         let small =

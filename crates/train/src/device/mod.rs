@@ -1,4 +1,4 @@
-//! Devices by name.
+//! Devices by name, and the threads of the CPU.
 
 pub mod memory;
 
@@ -11,7 +11,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Once, OnceLock};
 use unitgain_kernels::composed;
 
-/// Backends, whether each is compiled in, and whether it takes an index.
+/// Name of each backend, whether it is compiled in, and whether it takes an index.
 const BACKENDS: [(&str, bool, bool); 5] = [
     ("flex", cfg!(feature = "flex"), false),
     ("ndarray", cfg!(feature = "ndarray"), false),
@@ -20,16 +20,15 @@ const BACKENDS: [(&str, bool, bool); 5] = [
     ("cuda", cfg!(feature = "cuda"), true),
 ];
 
-/// Names of the backends that this build has.
+/// Names of the backends that are compiled in.
 pub fn compiled() -> Vec<&'static str> {
     BACKENDS.iter().filter(|(_, compiled, _)| *compiled).map(|(name, ..)| *name).collect()
 }
 
-/// The plain (not autodiff) device of `name`: a backend, or `backend:index` for the GPU backends
-/// (`wgpu:1` is the second discrete GPU).
+/// The plain (not autodiff) device of `name`: a backend, or `backend:index` for the GPU backends (`wgpu:1` is the
+/// second discrete GPU).
 ///
-/// burn's own default depends on what is compiled in, and panics without an adapter; a device here
-/// always comes by name.
+/// burn's own default device depends on what is compiled in, and panics without an adapter.
 ///
 /// # Errors
 /// [`Error::Device`] for an unknown backend, one that is not compiled in, or a bad index.
@@ -63,26 +62,26 @@ pub fn from_name(name: &str) -> Result<Device, Error> {
     Ok(device)
 }
 
-/// Every backend that there is, and whether this build has it.
+/// All backends, and whether each is compiled in.
 pub fn backends() -> Vec<(&'static str, bool)> {
     BACKENDS.iter().map(|(name, compiled, _)| (*name, *compiled)).collect()
 }
 
-/// A device of a backend, as it describes itself.
+/// Description of a device.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Found {
-    /// Of the adapter, or of the backend on the CPU.
+    /// Name of the adapter; of the backend on the CPU.
     pub name: String,
-    /// What its kernels are compiled for.
+    /// Target of its kernels.
     pub target: String,
-    /// Bytes, where the system says: that of the machine on the CPU.
+    /// Memory in bytes, where the system tells; on the CPU, of the machine.
     pub memory: Option<u64>,
-    /// The float types that it computes with.
+    /// Supported float types.
     pub types: Vec<&'static str>,
 }
 
 impl Found {
-    /// What `device`, that of this backend, is.
+    /// Describes a device of `backend`.
     pub fn of(backend: &str, device: &Device) -> Self {
         let types = [("f32", DType::F32), ("f16", DType::F16), ("bf16", DType::BF16)];
         let types =
@@ -90,7 +89,7 @@ impl Found {
         #[cfg(any(feature = "wgpu-plain", feature = "vulkan", feature = "cuda"))]
         if let Some(identity) = device.identity() {
             let address = identity.physical.and_then(|card| card.pci_address);
-            // The driver of AMD's cards is the one that tells.
+            // Only the driver of AMD cards has this file.
             let memory = address.and_then(|address| {
                 let file = format!("/sys/bus/pci/devices/{address}/mem_info_vram_total");
                 std::fs::read_to_string(file).ok()?.trim().parse().ok()
@@ -105,7 +104,7 @@ impl Found {
 /// The devices of a backend that is compiled in.
 ///
 /// # Errors
-/// What is wrong, where there is none.
+/// The reason, if there is none.
 pub fn found(backend: &str) -> Result<Vec<Found>, String> {
     let devices = guarded(|| enumerate(backend).iter().map(|device| Found::of(backend, device)).collect::<Vec<_>>());
     match devices {
@@ -115,12 +114,12 @@ pub fn found(backend: &str) -> Result<Vec<Found>, String> {
 }
 
 thread_local! {
-    /// Whether panics of this thread are caught and become an error.
+    /// Whether panics of this thread become errors.
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `f` and turns a panic into its message, in one line: burn has no other way to say that a device failed. The panic
-/// itself is not shown; those of other threads are.
+/// Calls `f` and turns a panic into its message, in one line, because burn reports failures of a device by panics. The
+/// panic itself is not printed; panics of other threads are.
 pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -143,12 +142,11 @@ pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-/// The number of threads that this process computes with where a configuration says none: `RAYON_NUM_THREADS`, or all
-/// cores. The first call starts them.
+/// The number of threads used where a configuration gives none: `RAYON_NUM_THREADS`, or all cores. The first call
+/// starts them.
 ///
 /// # Errors
-/// [`Error::Value`] where the system has no thread to give, or the variable asks for too many. Whatever computes after
-/// that would panic.
+/// [`Error::Value`] if the system refuses threads, or the variable asks for too many; any computation would then panic.
 pub fn threads() -> Result<usize, Error> {
     static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
     let started = STARTED.get_or_init(|| {
@@ -163,7 +161,7 @@ pub fn threads() -> Result<usize, Error> {
         memory::check_threads(count).map_err(|problem| fewer(&no_threads(&problem)))?;
         match rayon::ThreadPoolBuilder::new().num_threads(count).build_global() {
             Ok(()) => Ok(()),
-            // Another part of the program has started them: that is no error of the system.
+            // The pool exists already, which is fine.
             Err(e) if e.source().is_none() => Ok(()),
             Err(e) => Err(fewer(&no_threads(&e.to_string()))),
         }
@@ -182,14 +180,14 @@ fn no_threads(problem: &str) -> String {
     )
 }
 
-/// Calls `work` on one of `threads` threads, 0 for those that there are: from outside, every parallel operation would block
-/// the caller and wake all workers; from inside, it is one of them.
+/// Calls `work` on a pool of `threads` threads, or the global pool for 0. Work runs on a pool thread, because an
+/// outside caller would block, and wake all workers, at each parallel operation.
 ///
 /// # Errors
-/// [`Error::Value`] where the system has no more threads.
+/// [`Error::Value`] if the system refuses threads.
 pub fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R, Error> {
     let usual = self::threads()?;
-    // Too many are refused by what checks the configuration, with all else that is wrong in it.
+    // Too many threads are reported by the check of the configuration, with its other faults.
     if threads == 0 || threads > MOST_THREADS || threads == usual {
         return Ok(rayon::scope(|_| work()));
     }
@@ -200,7 +198,7 @@ pub fn on_threads<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R
     Ok(pool.install(work))
 }
 
-/// Runs the work of a configuration as its backend, its `threads` and its `train.fused` ask.
+/// Calls `work` with the backend, `threads` and `train.fused` of a configuration.
 pub fn compute<R: Send>(config: &RunConfig, work: impl FnOnce() -> Result<R, Error> + Send) -> Result<R, Error> {
     let work = || if config.train.fused { work() } else { composed(work) };
     if is_host(&config.backend) {
@@ -210,7 +208,7 @@ pub fn compute<R: Send>(config: &RunConfig, work: impl FnOnce() -> Result<R, Err
     }
 }
 
-/// What to do about a device that stopped.
+/// The error for a device that stopped, with advice.
 pub(crate) fn failure(name: &str, said: &str) -> Error {
     let lower = said.to_lowercase();
     let problem = match ["memory", "alloc"].iter().any(|word| lower.contains(word)) {
@@ -243,7 +241,7 @@ fn enumerate(backend: &str) -> Vec<Device> {
     Device::enumerate(kind).into_vec()
 }
 
-/// Whether the device can multiply: burn panics where there is no adapter or no driver.
+/// Checks that the device can multiply: burn panics without an adapter or driver.
 fn answers(device: &Device) -> Result<(), String> {
     let product = guarded(|| {
         let a = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], device);
@@ -256,7 +254,7 @@ fn answers(device: &Device) -> Result<(), String> {
     }
 }
 
-/// Whether tensors of the device live in the memory of the host and its operations run on rayon.
+/// Whether the device's tensors are in host memory and its operations run on rayon.
 pub fn is_host(name: &str) -> bool {
     matches!(name, "flex" | "ndarray")
 }

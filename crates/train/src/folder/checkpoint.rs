@@ -1,8 +1,7 @@
-//! Checkpoints: one safetensors file that is enough to rebuild the model and to go on.
+//! Checkpoints: one safetensors file from which the model can be rebuilt and the run resumed.
 //!
-//! Tensors are `model.PATH` and `optimizer.first.PATH`, `optimizer.second.PATH` (flattened), f32.
-//! The metadata hold the position, the resolved configuration (so the parametrization and its base
-//! shape), and the vocabulary.
+//! Tensors are `model.PATH` and `optimizer.first.PATH`, `optimizer.second.PATH` (flattened), f32. The metadata hold the
+//! progress of the run, its resolved configuration (with the parametrization and its base shape), and the vocabulary.
 
 use crate::data::Tokenizer;
 use crate::folder::files::{self, write_atomically};
@@ -16,25 +15,25 @@ use std::path::{Path, PathBuf};
 use unitgain_model::weights::{self, Source, Tensors};
 use unitgain_model::{ModelConfig, ModelError, ParamTable, Parametrization, Plan, Transformer, few};
 
-/// Name and number of the format.
+/// Name and version of the format.
 const FORMAT: &str = "unitgain-checkpoint-3";
-/// Memory that a checkpoint takes while it is read, over its length: the file, and its tensors.
+/// Memory needed to read a checkpoint, as a multiple of its length: the file and its tensors.
 const HELD: f64 = 2.0;
-/// Key of our entry in the metadata of the file.
+/// Our key in the metadata of the file.
 const METADATA: &str = "unitgain";
 
-/// What the metadata hold.
+/// Our entry in the metadata of the file.
 #[derive(Serialize, Deserialize)]
 struct Header {
     format: String,
     #[serde(rename = "position")]
     progress: Progress,
     config: String,
-    /// Of everything else.
+    /// Hash of the other fields and of the tensors.
     checksum: u64,
 }
 
-/// What a checkpoint knows beside the tensors.
+/// Progress of a run: what a checkpoint holds beside configuration and tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Steps done.
@@ -45,15 +44,15 @@ pub struct Progress {
     pub best_eval_loss: Option<f32>,
     /// Identity of the data.
     pub fingerprint: u64,
-    /// The vocabulary.
+    /// Vocabulary of the data.
     pub tokenizer: Tokenizer,
     /// Number and hash of the records, without their times.
     pub records: Digest,
-    /// What the learning rate of the configuration is multiplied by: below 1 where the run went back after a divergence.
+    /// Factor on the configured learning rate: below 1 after a rewind.
     pub rate: f64,
-    /// The steps that were not finite.
+    /// Steps with a loss or gradient that was not finite.
     pub divergences: Vec<Divergence>,
-    /// The newest steps since the last record, which are written if the run diverges before the next.
+    /// Steps since the last record. They are recorded if the run diverges before the next record.
     pub recent: Vec<Record>,
 }
 
@@ -73,12 +72,12 @@ impl Progress {
         }
     }
 
-    /// Updates made: the steps but those that were skipped.
+    /// Number of updates: all steps but the skipped ones.
     pub(crate) fn updates(&self) -> usize {
         self.step - self.skipped()
     }
 
-    /// Steps that were skipped.
+    /// Number of skipped steps.
     pub(crate) fn skipped(&self) -> usize {
         self.divergences.iter().filter(|divergence| divergence.is_skipped()).count()
     }
@@ -95,7 +94,7 @@ pub struct Checkpoint {
     tensors: Tensors,
 }
 
-/// Writes a checkpoint of `trainer` into `folder` and removes those that are not to be kept.
+/// Writes a checkpoint of `trainer` into `folder` and removes the checkpoints that need not be kept.
 ///
 /// # Errors
 /// [`Error::Io`]; the earlier checkpoints are then unchanged.
@@ -117,7 +116,7 @@ pub fn save(folder: &Path, trainer: &Trainer, progress: &Progress, config: &RunC
     let checksum = checksum(progress, &text, named);
     let header = Header { format: FORMAT.into(), progress: progress.clone(), config: text, checksum };
     let header = serde_json::to_string(&header).map_err(|e| failed(e.to_string()))?;
-    // One entry: the order of several would change from run to run.
+    // A single entry, because the order of several entries would vary from run to run.
     let metadata = HashMap::from([(METADATA.to_string(), header)]);
     let views = tensors
         .iter()
@@ -130,8 +129,8 @@ pub fn save(folder: &Path, trainer: &Trainer, progress: &Progress, config: &RunC
     prune(folder, config)
 }
 
-/// Removes all but the newest `checkpoint.keep` checkpoints, and one that was written out of turn, where a run was
-/// stopped, as soon as there is a newer one.
+/// Removes all but the newest `checkpoint.keep` checkpoints. A checkpoint written off schedule, because the run was
+/// stopped, is removed as soon as there is a newer one.
 pub(crate) fn prune(folder: &Path, config: &RunConfig) -> Result<(), Error> {
     let mut all = list(folder)?;
     let newest = all.pop();
@@ -160,7 +159,7 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(all.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Removes the checkpoints of later steps than this one.
+/// Removes the checkpoints of steps after `step`.
 pub(crate) fn remove_after(folder: &Path, step: usize) -> Result<(), Error> {
     for later in list(folder)?.iter().rev().take_while(|path| number(path).is_some_and(|n| n > step)) {
         std::fs::remove_file(later).map_err(Error::io("remove", later))?;
@@ -168,17 +167,17 @@ pub(crate) fn remove_after(folder: &Path, step: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The step of a checkpoint by its path.
+/// The step in the name of a checkpoint file.
 pub fn number(path: &Path) -> Option<usize> {
     usize::try_from(step_of(path.file_name()?.to_str()?)?).ok()
 }
 
-/// Whether a run writes a checkpoint of this step although nothing stops it.
+/// Whether `checkpoint.every` asks for this checkpoint, so that an uninterrupted run writes it too.
 fn is_due(path: &Path, config: &RunConfig) -> bool {
     number(path).is_some_and(|step| config.is_due(config.checkpoint.every, step) || step == 0)
 }
 
-/// The step of a checkpoint by its name; None for a file that is not ours.
+/// The step in a file name; None if it is not the name of a checkpoint.
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step_")?.strip_suffix(".safetensors")?;
     (digits.len() >= 8 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok()).flatten()
@@ -188,7 +187,8 @@ impl Checkpoint {
     /// Reads the newest checkpoint of a run folder.
     ///
     /// # Errors
-    /// [`Error::Folder`] if there is none, [`Error::Checkpoint`] for that of another run, and as [`Checkpoint::read`].
+    /// [`Error::Folder`] if there is none, [`Error::Checkpoint`] if it belongs to another run, and as
+    /// [`Checkpoint::read`].
     pub fn newest(run: &Path) -> Result<Self, Error> {
         let checkpoint = Self::of_run(run)?.ok_or_else(|| Error::Folder {
             path: run.to_path_buf(),
@@ -204,7 +204,7 @@ impl Checkpoint {
         }
     }
 
-    /// The newest checkpoint of a run folder; None where the run was broken off before its first.
+    /// The newest checkpoint of a run folder; None if the run was killed before it wrote one.
     ///
     /// # Errors
     /// As [`Checkpoint::read`].
@@ -214,7 +214,7 @@ impl Checkpoint {
         newest.map(|path| Self::read(&path)).transpose()
     }
 
-    /// The newest checkpoint that the run would also have had if nothing had stopped it; else the newest.
+    /// The newest checkpoint that an uninterrupted run would have written too; without one, the newest.
     ///
     /// # Errors
     /// As [`Checkpoint::newest`].
@@ -229,14 +229,14 @@ impl Checkpoint {
     /// Reads a checkpoint.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] for a truncated file or one that something else wrote.
+    /// [`Error::Checkpoint`] for a truncated file, or one that unitgain did not write.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let contents = read::fitting(path, HELD).map_err(Error::io("read", path))?;
         Self::of_bytes(path, &contents, true)
     }
 
-    /// As [`Checkpoint::read`], of the contents of a file. Without the check of the checksum a fuzzer sees what lies
-    /// behind it.
+    /// As [`Checkpoint::read`], from the bytes of a file. `is_checked = false` skips the checksum, so that a fuzzer
+    /// reaches the code behind it.
     #[doc(hidden)]
     pub fn of_bytes(path: &Path, contents: &[u8], is_checked: bool) -> Result<Self, Error> {
         let failed = |problem: String| Error::Checkpoint { path: path.to_path_buf(), problem };
@@ -284,12 +284,12 @@ impl Checkpoint {
         Ok(Self { path: path.to_path_buf(), progress, config, tensors })
     }
 
-    /// The file.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Refuses a resolved model other than the one whose weights these are.
+    /// Checks that a resolved model is the one whose weights these are.
     pub fn check_model(&self, model: &ModelConfig) -> Result<(), Error> {
         let other = RunConfig { model: model.clone(), ..self.config.clone() };
         match self.config.differences(&other).as_slice() {
@@ -304,7 +304,7 @@ impl Checkpoint {
         }
     }
 
-    /// Refuses data other than those the weights were trained on.
+    /// Checks that `task` has the data on which the weights were trained.
     pub fn check_data(&self, task: &Task) -> Result<(), Error> {
         let is_same = self.progress.tokenizer == task.tokenizer() && self.progress.fingerprint == task.fingerprint();
         let problem =
@@ -312,18 +312,18 @@ impl Checkpoint {
         if is_same { Ok(()) } else { Err(Error::Checkpoint { path: self.path.clone(), problem: problem.into() }) }
     }
 
-    /// Puts the weights into `model`, whose table is `table`.
+    /// Loads the weights into `model`, whose table is `table`.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] for a model of another parametrization or base model, under which the same weights compute
-    /// something else; for a vocabulary of another size than the model's; and it names tensors that are missing, unknown,
-    /// or of another shape.
+    /// [`Error::Checkpoint`] if the parametrization or base model differs, under which the same weights compute
+    /// something else; if the vocabulary has another size than the model's; and, with their names, if tensors are
+    /// missing, unknown, or of another shape.
     pub fn load_model(&self, model: Transformer, table: &ParamTable) -> Result<Transformer, Error> {
         let weights = self.weights(table.parametrization())?;
         weights::assign(model, &weights).map_err(|error| self.misfit(error))
     }
 
-    /// The model of a plan, built from the weights: nothing is drawn.
+    /// Builds the model of a plan from the weights; nothing is drawn.
     ///
     /// # Errors
     /// As [`Checkpoint::load_model`].
@@ -332,7 +332,7 @@ impl Checkpoint {
         plan.build(Source::Load(&weights), device).map_err(|error| self.misfit(error))
     }
 
-    /// The trainer of a resolved configuration as it was at this step, on the autodiff side of `device`.
+    /// The trainer of a resolved configuration in its state at this step, on the autodiff side of `device`.
     ///
     /// # Errors
     /// As [`Checkpoint::load_model`].
@@ -341,7 +341,7 @@ impl Checkpoint {
         self.with_states(Trainer::of_built(config, built, device))
     }
 
-    /// The tensors of the model, for one of this parametrization.
+    /// The tensors of the model, if its parametrization is `here`.
     fn weights(&self, here: Parametrization) -> Result<Tensors, Error> {
         let there = self.config.model.parametrization;
         if there != here {
@@ -373,7 +373,7 @@ impl Checkpoint {
         Error::Checkpoint { path: self.path.clone(), problem }
     }
 
-    /// Puts weights and optimizer state into `trainer`.
+    /// Loads weights and optimizer state into `trainer`.
     ///
     /// # Errors
     /// As [`Checkpoint::load_model`].
@@ -382,7 +382,7 @@ impl Checkpoint {
         self.with_states(trainer)
     }
 
-    /// Puts the optimizer state into `trainer`.
+    /// Loads the optimizer state into `trainer`.
     fn with_states(&self, mut trainer: Trainer) -> Result<Trainer, Error> {
         let device = trainer.device().clone();
         let (mut problems, mut used) = (Vec::new(), 0);
@@ -458,7 +458,7 @@ fn shortened(problems: &[String]) -> String {
     format!("does not fit the model: {}", few(problems))
 }
 
-/// Names of the tensors whose end lies behind the end of the file, if its header is whole.
+/// Names of the tensors that extend beyond the end of the file, if its header is complete.
 fn cut_off(contents: &[u8]) -> Option<Vec<String>> {
     let length = usize::try_from(u64::from_le_bytes(*contents.first_chunk::<8>()?)).ok()?;
     let header = contents.get(8..length.checked_add(8)?)?;
@@ -476,7 +476,7 @@ fn checksum<'a>(progress: &Progress, config: &str, tensors: impl Iterator<Item =
     tensors.fold(start, |hash, (name, bytes)| files::hash(files::hash(hash, name.as_bytes()), bytes))
 }
 
-/// The elements of a tensor, in one transfer.
+/// The elements of a tensor, read in one transfer.
 pub fn host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }

@@ -1,4 +1,4 @@
-//! Files that are either as they were or complete, also after a power loss.
+//! File writes that are atomic, also under a power loss.
 
 use crate::Error;
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,13 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Ending of a file that is being written.
+/// Suffix of a file that is being written.
 const TEMPORARY: &str = ".partial";
-/// Held by the process that trains in a folder.
+/// Lock file of the process that trains in a folder.
 pub const LOCK: &str = ".lock";
 
-/// Writes beside `path`, flushes to the disk, and renames: a reader, a crash, a power loss or a full disk sees the
-/// old file or the new one, never a part.
+/// Writes a temporary file next to `path`, syncs it, and renames it: after a crash, a power loss or a full disk `path`
+/// holds the old contents or the new ones, never a part.
 pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), Error> {
     let temporary = temporary(path);
     let written = create_anew(&temporary)
@@ -21,13 +21,13 @@ pub fn write_atomically(path: &Path, contents: &[u8]) -> Result<(), Error> {
         .and_then(|()| fs::rename(&temporary, path))
         .and_then(|()| sync_folder_of(path));
     written.map_err(|source| {
-        // The error that counts is the first one.
+        // Report the first error.
         let _ = fs::remove_file(&temporary);
         Error::Io { action: "write", path: path.to_path_buf(), source }
     })
 }
 
-/// A file that did not exist: whatever has the name, a link among them, is removed and not followed.
+/// Creates a new file. An existing one of this name is removed; a link is not followed.
 pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
     let create = || OpenOptions::new().append(true).create_new(true).open(path);
     match create() {
@@ -36,7 +36,7 @@ pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
     }
 }
 
-/// An existing or new file of this name itself, opened for appending; a link is refused and not followed.
+/// Opens or creates this file for appending. A link is refused.
 pub fn open_own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true);
@@ -55,7 +55,7 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Creates a folder, and flushes that it is there.
+/// Creates a folder and syncs its parent.
 pub fn create_folder(path: &Path) -> Result<(), Error> {
     if path.is_dir() {
         return Ok(());
@@ -63,12 +63,12 @@ pub fn create_folder(path: &Path) -> Result<(), Error> {
     fs::create_dir_all(path).and_then(|()| sync_folder_of(path)).map_err(Error::io("create", path))
 }
 
-/// Flushes which names the folder of `path` has: without, a power loss can undo a rename.
+/// Syncs the folder of `path`: without that, a power loss can undo a rename.
 #[cfg(unix)]
 pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match File::open(folder).and_then(|folder| folder.sync_all()) {
-        // Some file systems cannot flush a folder, and some folders can be written and not read.
+        // Some file systems cannot sync a folder, and some folders are writable but not readable.
         Err(e)
             if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied) =>
         {
@@ -78,18 +78,18 @@ pub(crate) fn sync_folder_of(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Folders cannot be flushed there.
+/// Not possible on this system.
 #[cfg(not(unix))]
 pub(crate) fn sync_folder_of(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The name of the file whose unfinished write has this name; None for another file.
+/// The name of the file whose temporary file has this name; None for other files.
 pub fn unfinished(name: &str) -> Option<&str> {
     name.strip_suffix(TEMPORARY)
 }
 
-/// Removes what a killed process left of its unfinished writes in `folder`, of files with the names given alone.
+/// Removes from `folder` the temporary files of a killed process, for the file names that `is_own` accepts.
 pub fn remove_unfinished(folder: &Path, is_own: impl Fn(&str) -> bool) -> Result<(), Error> {
     let entries = fs::read_dir(folder).map_err(Error::io("read", folder))?;
     for entry in entries {
@@ -101,10 +101,10 @@ pub fn remove_unfinished(folder: &Path, is_own: impl Fn(&str) -> bool) -> Result
     Ok(())
 }
 
-/// Where a [`hash`] starts.
+/// Start value of [`hash`].
 pub const HASH_START: u64 = 0xCBF2_9CE4_8422_2325;
 
-/// Goes on with a hash: FNV-1a over words of eight bytes. It finds damage, not malice.
+/// Continues a hash (FNV-1a over words of eight bytes). It detects damage, not tampering.
 pub fn hash(start: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01B3).rotate_left(29);
@@ -112,50 +112,50 @@ pub fn hash(start: u64, bytes: &[u8]) -> u64 {
     rest.iter().fold(hash, |hash, byte| step(hash, u64::from(*byte)))
 }
 
-/// A hash of a whole text, as it is written into a file.
+/// Hash of a text, as written into files.
 pub(crate) fn checksum(text: &str) -> String {
     format!("{:016x}", hash(HASH_START, text.as_bytes()))
 }
 
-/// Number and hash of the lines of a file, so that it is known again.
+/// Number and hash of the lines of a file, to recognize them later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
     /// Number of lines.
     pub lines: usize,
-    /// Hash of the lines, one after the other.
+    /// Hash of the concatenated lines.
     pub hash: u64,
 }
 
 impl Default for Digest {
-    /// That of no line.
+    /// The digest of no lines.
     fn default() -> Self {
         Self { lines: 0, hash: HASH_START }
     }
 }
 
 impl Digest {
-    /// With another line, its line break included.
+    /// The digest after one more line, which includes its line break.
     pub(crate) fn with(self, line: &str) -> Self {
         Self { lines: self.lines + 1, hash: hash(self.hash, line.as_bytes()) }
     }
 
-    /// That of the lines of a text.
+    /// The digest of the lines of a text.
     pub(crate) fn of(text: &str) -> Self {
         text.split_inclusive('\n').fold(Self::default(), Self::with)
     }
 }
 
-/// Longest wait for a process that has a folder and is about to leave it.
+/// How long to wait for a lock whose owner may be about to exit.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// Takes a folder for this process until the file is dropped.
+/// Locks a folder for this process until the file is dropped.
 pub fn lock(folder: &Path) -> Result<File, Error> {
     let path = folder.join(LOCK);
     let started = Instant::now();
     loop {
         let file = open_own(&path).map_err(Error::io("open", &path))?;
         match file.try_lock() {
-            // A lock on a file that another process has removed keeps nobody out.
+            // The lock is worthless if another process has removed the file meanwhile.
             Ok(()) if !is_at(&file, &path) => {}
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) if started.elapsed() < LEAVING => std::thread::sleep(LEAVING / 50),
@@ -165,7 +165,7 @@ pub fn lock(folder: &Path) -> Result<File, Error> {
                     problem: "another process is training in it; wait for it, or use --out for another folder".into(),
                 });
             }
-            // A file system without locks is no reason not to train.
+            // Train without a lock where the file system has none.
             Err(TryLockError::Error(e)) => {
                 tracing::warn!("{} cannot be locked, so other processes could train in it too: {e}", path.display());
                 return Ok(file);
@@ -182,7 +182,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     matches!((file.metadata().map(id), fs::symlink_metadata(path).map(id)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// A file that is open cannot be removed there.
+/// An open file cannot be removed on this system.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> bool {
     true

@@ -1,4 +1,4 @@
-//! What a run writes down. `docs/run-folder.md` is the public description of the format.
+//! The records and the summary of a run. `docs/run-folder.md` documents the format.
 
 use crate::folder::process::Process;
 use crate::step::HostRow;
@@ -8,41 +8,40 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use unitgain_model::{ParamTable, Role};
 
-/// Version of the format of [`Record`] and [`Summary`]. A change of meaning or the loss of a field
-/// raises it; new fields do not. In format 1 an evaluation was of sequences that the run's own seed drew.
+/// Version of the format of [`Record`] and [`Summary`]. It rises when a field is removed or changes its meaning; not
+/// for new fields. In format 1 the evaluation used sequences drawn from the run's own seed.
 pub const FORMAT: u32 = 2;
 
-/// One line of `metrics.jsonl`: one logged step.
+/// One line of `metrics.jsonl`: a logged step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// The step, from 1. Everything is measured before its update, but the evaluation, which is after.
+    /// The step, from 1. Everything is measured before its update, except the evaluation, which follows it.
     pub step: usize,
-    /// Tokens seen, this step's included.
+    /// Tokens seen, including this step.
     pub tokens: usize,
-    /// Mean loss of the step's batch, nats per asked token.
+    /// Mean loss of the step's batch, in nats per target token.
     pub loss: f32,
-    /// Scheduled learning rate, before the factors of each weight.
+    /// Scheduled learning rate, before the weights' own factors.
     pub lr: f64,
-    /// Training speed since the last record, without evaluations and checkpoints.
+    /// Training speed since the last record, excluding evaluations and checkpoints.
     pub tokens_per_second: f64,
-    /// Norm of all gradients together, before the clip.
+    /// Global gradient norm before the clip.
     pub grad_norm: f32,
-    /// The same after the clip.
+    /// Global gradient norm after the clip.
     pub grad_norm_clipped: f32,
     /// Norm of the gradients of each block, before the clip.
     pub grad_norm_block: Vec<f32>,
-    /// Norm of the gradients of each role that the model has, before the clip.
+    /// Norm of the gradients of each role in the model, before the clip.
     pub grad_norm_role: BTreeMap<String, f32>,
-    /// Root mean square of the stream after each block.
+    /// Root mean square of the residual stream after each block.
     pub stream_rms: Vec<f32>,
-    /// Mean loss on the held-out split. On evaluation steps only.
+    /// Mean loss on the held-out split; on evaluation steps only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_loss: Option<f32>,
-    /// Number of held-out tokens that `eval_loss` is the mean of, the same in every run on these data with the same
-    /// `eval.tokens`.
+    /// Number of held-out tokens behind `eval_loss`: the same for all runs with these data and this `eval.tokens`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_tokens: Option<usize>,
-    /// Least loss that can be expected on the held-out tokens. On evaluation steps, where it is known.
+    /// Lowest expected loss on the held-out tokens, on evaluation steps and where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
     /// `eval_loss - floor`.
@@ -50,13 +49,14 @@ pub struct Record {
     pub excess: Option<f64>,
 }
 
-/// Memory that records take, over the length of their text.
+/// Memory of parsed records, as a multiple of the length of their text.
 pub(crate) const HELD: f64 = 4.0;
 
-/// All records of the run in a folder, without a last line that a killed process left unfinished.
+/// All records of the run in a folder. An unfinished last line, left by a killed process, is dropped.
 ///
 /// # Errors
-/// [`Error::Io`], and [`Error::Folder`] with the number of the line that is not a record, or whose step does not follow.
+/// [`Error::Io`], and [`Error::Folder`] with the number of a line that is not a record, or whose step does not
+/// increase.
 pub fn read(folder: &Path) -> Result<Vec<Record>, Error> {
     let path = folder.join("metrics.jsonl");
     let text = read::fitting_text(&path, HELD).map_err(Error::io("read", &path))?;
@@ -64,10 +64,10 @@ pub fn read(folder: &Path) -> Result<Vec<Record>, Error> {
     parse(folder, complete, 0)
 }
 
-/// As [`read()`], of a run whose summary, where it does not go on, says which records it had.
+/// As [`read()`]; if the run has ended, the records are also compared with the digest in its summary.
 ///
 /// # Errors
-/// As there, and [`Error::Folder`] for records that are not those.
+/// As [`read()`], and [`Error::Folder`] for records that differ from the digest.
 pub fn of_run(folder: &Path) -> Result<Vec<Record>, Error> {
     match folder::read_summary(folder).filter(|summary| summary.status != Status::Running) {
         Some(summary) => folder::records_of(folder, &summary),
@@ -75,7 +75,7 @@ pub fn of_run(folder: &Path) -> Result<Vec<Record>, Error> {
     }
 }
 
-/// The records of a text, which stands behind `lines` lines of the file.
+/// Parses the records of a text that follows after `lines` lines of the file.
 pub(crate) fn parse(folder: &Path, text: &str, lines: usize) -> Result<Vec<Record>, Error> {
     let mut records: Vec<Record> = Vec::new();
     for (i, line) in text.lines().enumerate() {
@@ -92,7 +92,7 @@ pub(crate) fn parse(folder: &Path, text: &str, lines: usize) -> Result<Vec<Recor
     Ok(records)
 }
 
-/// A line of `metrics.jsonl` without its time, the one field that is not the same in a run that is made again.
+/// A line of `metrics.jsonl` without its speed, the only field that differs when a run is repeated.
 pub(crate) fn timeless(line: &str) -> String {
     const KEY: &str = "\"tokens_per_second\":";
     match line.split_once(KEY) {
@@ -101,12 +101,12 @@ pub(crate) fn timeless(line: &str) -> String {
     }
 }
 
-/// Number and hash of the records of a text, without their times.
+/// Number and hash of the records of a text, without their speeds.
 pub(crate) fn digest(text: &str) -> Digest {
     text.split_inclusive('\n').fold(Digest::default(), |digest, line| digest.with(&timeless(line)))
 }
 
-/// Where a step is, for its record.
+/// Step, tokens, learning rate and speed of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepInfo {
     pub(crate) step: usize,
@@ -139,7 +139,7 @@ impl Record {
         }
     }
 
-    /// Norm of the gradients of each block.
+    /// Gradient norm of each block.
     pub fn block_norms(row: &HostRow, table: &ParamTable, blocks: usize) -> Vec<f32> {
         let mut squares = vec![0.0f32; blocks];
         for (entry, square) in table.iter().zip(&row.squares) {
@@ -159,22 +159,22 @@ impl Record {
     }
 }
 
-/// How a run stands.
+/// Status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It is going on, or was killed.
+    /// It is running, or was killed.
     Running,
-    /// It made all its steps.
+    /// All steps are done.
     Finished,
-    /// It was asked to stop, and wrote a checkpoint of its last step.
+    /// It was stopped on request, with a checkpoint of its last step.
     Interrupted,
     /// A loss or gradient was not finite.
     Diverged,
 }
 
 impl Status {
-    /// Whether nothing is left to be made.
+    /// Whether no step is left to do.
     pub fn has_ended(self) -> bool {
         match self {
             Self::Finished | Self::Diverged => true,
@@ -183,22 +183,22 @@ impl Status {
     }
 }
 
-/// `summary.json`: the run in one object.
+/// Contents of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Version of the format.
     pub format: u32,
-    /// How the run stands.
+    /// Status of the run.
     pub status: Status,
-    /// Why it diverged: the step and the first layer whose gradient is not finite.
+    /// Why the run diverged: the step and the first layer with a gradient that is not finite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Each step that was not finite, and what was done about it.
+    /// The divergences: steps with a loss or gradient that was not finite, and what was done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub divergences: Vec<Divergence>,
-    /// Steps made.
+    /// Steps done.
     pub step: usize,
-    /// Steps asked for.
+    /// Steps configured.
     pub steps: usize,
     /// Tokens seen.
     pub tokens: usize,
@@ -213,38 +213,38 @@ pub struct Summary {
     /// Best evaluation loss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_eval_loss: Option<f32>,
-    /// Least loss that can be expected on the held-out tokens, where it is known.
+    /// Lowest expected loss on the held-out tokens, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
     /// Last evaluation loss above the floor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excess: Option<f64>,
-    /// Number of held-out tokens that an evaluation is the mean of. None in format 1.
+    /// Number of held-out tokens per evaluation. None in format 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_tokens: Option<usize>,
-    /// Loss of the best guess that ignores the context: the entropy of the held-out tokens' frequencies, in nats. None in
+    /// Loss of the best prediction without context: the entropy of the held-out tokens' frequencies, in nats. None in
     /// format 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unigram_loss: Option<f64>,
-    /// Whether the last evaluation is below `unigram_loss` by more than 0.01, and below the loss of the first step. None
-    /// where the run has not finished.
+    /// Whether the last evaluation is more than 0.01 below `unigram_loss`, and below the loss of the first step. None
+    /// for unfinished runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<bool>,
-    /// Where the time of this process went, in seconds.
+    /// Time spent by this process, in seconds.
     pub seconds: Seconds,
-    /// Largest memory of this process, in bytes, where the system says.
+    /// Peak memory of this process, in bytes; None where the system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<u64>,
-    /// A number that differs where the data do; 0 for data that are drawn.
+    /// Fingerprint of the data; 0 for generated data.
     #[serde(default)]
     pub fingerprint: u64,
-    /// The process that made the last steps.
+    /// The process that did the last steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<Process>,
-    /// Number and hash of the lines of `metrics.jsonl`, which the losses above are taken from.
+    /// Number and hash of the lines of `metrics.jsonl` from which the losses above are taken.
     #[serde(default)]
     pub records: Digest,
-    /// Hash of all of the above.
+    /// Hash of the fields above.
     #[serde(default)]
     pub checksum: String,
 }
@@ -253,7 +253,7 @@ impl Summary {
     /// The summary of the run in a folder.
     ///
     /// # Errors
-    /// [`Error::Io`], and [`Error::Folder`] for one that is not as it was written.
+    /// [`Error::Io`], and [`Error::Folder`] if it was changed or damaged.
     pub fn of_run(folder: &Path) -> Result<Self, Error> {
         let text = read::bytes(&folder.join("summary.json"), read::MOST_WRITTEN)?;
         Self::parse(&text).ok_or_else(|| Error::Folder {
@@ -262,14 +262,14 @@ impl Summary {
         })
     }
 
-    /// As text, with its checksum.
+    /// JSON text, with its checksum.
     pub(crate) fn sealed(&mut self) -> String {
         self.checksum = self.own_checksum();
         let text = serde_json::to_string_pretty(self);
         text.unwrap_or_else(|e| unreachable!("a summary is always valid JSON: {e}")) + "\n"
     }
 
-    /// The summary of a text, if it is one that is as it was written.
+    /// Parses a summary; None if it was changed or damaged.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let summary: Self = serde_json::from_slice(text).ok()?;
         (summary.checksum == summary.own_checksum()).then_some(summary)
@@ -280,7 +280,7 @@ impl Summary {
         files::checksum(&serde_json::to_string(&bare).unwrap_or_default())
     }
 
-    /// Takes the losses from the records of the run.
+    /// Takes the losses from the run's records.
     pub(crate) fn take_losses(&mut self, records: &[Record]) {
         let evaluated = records.iter().rev().find(|record| record.eval_loss.is_some());
         self.loss = records.last().map(|record| record.loss);
@@ -290,18 +290,18 @@ impl Summary {
     }
 }
 
-/// Times in seconds. On an asynchronous device the parts of the step are the times to enqueue it.
+/// Times in seconds. On an asynchronous device, the parts of a step are the times to enqueue it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
-    /// All of it.
+    /// Total time.
     pub total: f64,
     /// Forward passes of training.
     pub forward: f64,
     /// Backward passes.
     pub backward: f64,
-    /// Norms, clip and update.
+    /// Gradient norms, clip and update.
     pub optimizer: f64,
-    /// Reading from the device and writing records.
+    /// Transfers from the device and writing of records.
     pub logging: f64,
     /// Evaluations.
     pub evaluation: f64,
@@ -309,12 +309,12 @@ pub struct Seconds {
     pub checkpoint: f64,
 }
 
-/// Largest resident set of this process so far, in bytes; None where there is no `/proc`.
+/// Peak resident set size of this process, in bytes; None without `/proc`.
 pub fn peak_memory() -> Option<u64> {
     memory::of_proc("/proc/self/status", "VmHWM:")
 }
 
-/// Memory of this machine, in bytes; None where there is no `/proc`.
+/// Memory of this machine, in bytes; None without `/proc`.
 pub(crate) fn total_memory() -> Option<u64> {
     memory::of_proc("/proc/meminfo", "MemTotal:")
 }

@@ -1,4 +1,4 @@
-//! The run folder: what may be replaced, what may go on.
+//! The run folder: which folders may be replaced or resumed.
 
 pub mod checkpoint;
 pub mod files;
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 
 /// The folder of a run's checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
-/// Files of a run beside them; the summary last, which is what says that a folder is a run.
+/// Other files of a run. `summary.json` is last, because it marks a folder as a run.
 const FILES: [&str; 4] = ["init.json", "metrics.jsonl", "config.toml", "summary.json"];
 
-/// What stands in a folder.
+/// Contents of a folder.
 #[derive(Debug, Default)]
 struct Contents {
-    /// Whether there is a file of a run.
+    /// Whether a file of a run exists.
     has_files: bool,
-    /// Whether there is a checkpoint.
+    /// Whether a checkpoint exists.
     has_checkpoint: bool,
-    /// Something that no run writes.
+    /// A name that no run writes.
     foreign: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl Contents {
                 }
                 files::LOCK => {}
                 own if FILES.contains(&own) && !path.is_dir() => {
-                    // Records that are not there yet say nothing.
+                    // An empty `metrics.jsonl` does not tell whose it is.
                     let is_empty = || fs::metadata(&path).is_ok_and(|file| file.len() == 0);
                     contents.has_files |= own == name && !(own == "metrics.jsonl" && is_empty());
                 }
@@ -61,7 +61,7 @@ impl Contents {
         Ok(contents)
     }
 
-    /// Whether a folder with these contents is a run, at whatever moment it was broken off.
+    /// Whether the folder is a run, interrupted at any moment.
     fn is_run(&self, folder: &Path) -> bool {
         let is_own_config = || match read::all(&folder.join("config.toml"), read::MOST_WRITTEN) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).contains(SEAL),
@@ -74,7 +74,7 @@ impl Contents {
     }
 }
 
-/// Names and paths of what is in a folder.
+/// Names and paths of the entries of a folder.
 fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     let entries = fs::read_dir(folder).map_err(Error::io("read", folder))?;
     let entry = |entry: std::io::Result<fs::DirEntry>| {
@@ -88,8 +88,8 @@ fn refuse<T>(folder: &Path, problem: impl Into<String>) -> Result<T, Error> {
     Err(Error::Folder { path: folder.to_path_buf(), problem: problem.into() })
 }
 
-/// Refuses a folder that holds something: any for a new run, one that is not a run for a replacement, and for a run that
-/// is to go on one that has none.
+/// Checks that a folder suits `start`: empty for a new run; holding a run, or empty, to replace; holding a run to
+/// resume.
 pub(crate) fn check(folder: &Path, start: Start) -> Result<(), Error> {
     match fs::metadata(folder) {
         Ok(there) if !there.is_dir() => {
@@ -124,10 +124,10 @@ pub(crate) fn check(folder: &Path, start: Start) -> Result<(), Error> {
     }
 }
 
-/// Whether there is something of a run in a folder.
+/// Whether a folder holds a run, or the beginning of one.
 ///
 /// # Errors
-/// [`Error::Folder`] for a folder that holds something else and no run.
+/// [`Error::Folder`] if it holds other things and no run.
 pub fn is_begun(folder: &Path) -> Result<bool, Error> {
     if !folder.exists() {
         return Ok(false);
@@ -143,7 +143,7 @@ pub fn is_begun(folder: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Removes the files of a run, and nothing else.
+/// Removes the files of a run and no others.
 pub fn remove(folder: &Path) -> Result<(), Error> {
     clear(folder)?;
     let config = folder.join("config.toml");
@@ -153,8 +153,8 @@ pub fn remove(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes the files of an earlier run but its configuration, which another is written over: a folder that is broken off
-/// in between is that of a run without steps.
+/// Removes the files of an earlier run except its configuration, which is overwritten next: if that is interrupted, the
+/// folder is a run without steps.
 pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
     remove_unfinished(folder)?;
     let checkpoints = folder.join(CHECKPOINTS);
@@ -166,7 +166,7 @@ pub(crate) fn clear(folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what a killed process left of its unfinished writes.
+/// Removes the temporary files of a killed process.
 pub(crate) fn remove_unfinished(folder: &Path) -> Result<(), Error> {
     files::remove_unfinished(folder, |name| FILES.contains(&name))?;
     let checkpoints = folder.join(CHECKPOINTS);
@@ -176,7 +176,7 @@ pub(crate) fn remove_unfinished(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// The summary of the run in a folder, if there is one that is as it was written.
+/// The summary of the run in a folder; None if there is none, or it is damaged.
 pub fn read_summary(folder: &Path) -> Option<Summary> {
     let text = read::bytes(&folder.join("summary.json"), read::MOST_WRITTEN).ok()?;
     let summary = Summary::parse(&text);
@@ -186,7 +186,7 @@ pub fn read_summary(folder: &Path) -> Option<Summary> {
     summary
 }
 
-/// Refuses the summary of a run that has ended, of this configuration, whose numbers do not follow from its records.
+/// Checks that the summary of an ended run belongs to `config` and follows from the run's records.
 pub fn check_ended(folder: &Path, summary: &Summary, config: &RunConfig) -> Result<(), Error> {
     let records = records_of(folder, summary)?;
     let mut derived = summary.clone();
@@ -215,10 +215,10 @@ pub fn check_ended(folder: &Path, summary: &Summary, config: &RunConfig) -> Resu
     }
 }
 
-/// The records of a run that has ended.
+/// The records of an ended run.
 ///
 /// # Errors
-/// [`Error::Folder`] where they are not those that the summary was written from.
+/// [`Error::Folder`] if they are not the ones from which the summary was written.
 pub(crate) fn records_of(folder: &Path, summary: &Summary) -> Result<Vec<Record>, Error> {
     let path = folder.join("metrics.jsonl");
     let text = read::fitting_text(&path, metrics::HELD).map_err(Error::io("read", &path))?;
@@ -232,26 +232,26 @@ pub(crate) fn records_of(folder: &Path, summary: &Summary) -> Result<Vec<Record>
     metrics::parse(folder, &text, 0)
 }
 
-/// How the line of a `config.toml` begins that holds the checksum of those above it.
+/// Start of the last line of `config.toml`, which holds the checksum of the lines above it.
 const SEAL: &str = "\nchecksum = \"";
 
-/// Text of a run's `config.toml`: the configuration, and last its checksum.
+/// Text of a run's `config.toml`: the configuration, followed by its checksum.
 pub(crate) fn sealed(config: &RunConfig) -> String {
     let text = config.to_toml();
     let text = text.trim_end();
     format!("{text}{SEAL}{}\"\n", files::checksum(text))
 }
 
-/// Whether a text is a `config.toml` as a run wrote it.
+/// Whether a text is an unchanged `config.toml` of a run.
 pub(crate) fn is_sealed(text: &str) -> bool {
     let end = text.trim_end().rfind(SEAL);
     end.is_some_and(|end| text[end..].trim_end() == format!("{SEAL}{}\"", files::checksum(&text[..end])))
 }
 
-/// The `config.toml` of a run; None where it is lost.
+/// The `config.toml` of a run; None if it is missing.
 ///
 /// # Errors
-/// [`Error::Folder`] for one that is not as it was written, [`Error::Io`].
+/// [`Error::Folder`] if it was changed or damaged, [`Error::Io`].
 pub(crate) fn config_file(folder: &Path) -> Result<Option<ConfigFile>, Error> {
     let path = folder.join("config.toml");
     match read::all(&path, read::MOST_WRITTEN).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
@@ -266,11 +266,11 @@ pub(crate) fn config_file(folder: &Path) -> Result<Option<ConfigFile>, Error> {
     }
 }
 
-/// The configuration of the run in a folder, with settings: that of its `config.toml`, or where that is lost that of its
-/// newest checkpoint.
+/// The configuration of the run in a folder, with `settings` applied: from its `config.toml`, or if that is missing
+/// from its newest checkpoint.
 ///
 /// # Errors
-/// [`Error::Folder`] for a file that is not as it was written, and as [`RunConfig::load`].
+/// [`Error::Folder`] for a changed or damaged file, and as [`RunConfig::load`].
 pub fn configuration(folder: &Path, settings: &[String]) -> Result<RunConfig, Error> {
     if let Some(file) = config_file(folder)? {
         return file.with(settings);
@@ -286,7 +286,7 @@ pub fn configuration(folder: &Path, settings: &[String]) -> Result<RunConfig, Er
     ConfigFile::parse(&checkpoint.config.to_toml(), &origin)?.with(settings)
 }
 
-/// As [`configuration`] without settings; None where the run was broken off before its configuration was written.
+/// As [`configuration`] without settings; None if the run was killed before it wrote its configuration.
 pub fn configuration_if_any(folder: &Path) -> Result<Option<RunConfig>, Error> {
     match folder.join("config.toml").exists() || Contents::of(folder)?.has_checkpoint {
         true => configuration(folder, &[]).map(Some),
@@ -294,7 +294,7 @@ pub fn configuration_if_any(folder: &Path) -> Result<Option<RunConfig>, Error> {
     }
 }
 
-/// Refuses to go on with another run than the one that wrote the checkpoint.
+/// Refuses to resume a checkpoint of another run.
 pub(crate) fn check_same_run(
     checkpoint: &Checkpoint,
     config: &RunConfig,
@@ -324,19 +324,19 @@ pub(crate) fn check_same_run(
     Ok(())
 }
 
-/// The keys that tell two runs apart, without those of one run that may change from one process to the next.
+/// The keys in which two runs differ, except those that may change when a run is resumed.
 pub(crate) fn of_another_run(there: &RunConfig, config: &RunConfig) -> Vec<String> {
     let mut changed = there.differences(config);
-    // A longer or shorter run is the same run as far as it goes, unless its schedule looks ahead.
+    // Without a schedule that depends on the length, a longer run begins with the steps of a shorter one.
     if !config.schedule.depends_on_length() {
         changed.retain(|key| !key.starts_with("train.steps "));
     }
-    // What is done about a divergence changes no step before one.
+    // Handling of divergences does not affect the steps before the first one.
     changed.retain(|key| !key.starts_with("train.on_divergence"));
     changed
 }
 
-/// Refuses to go on with a run under settings that change its steps.
+/// Refuses to resume a run with settings that change its steps.
 pub(crate) fn check_same_settings(there: &RunConfig, config: &RunConfig, folder: &Path) -> Result<(), Error> {
     let changed = of_another_run(there, config);
     match changed.as_slice() {
@@ -351,18 +351,18 @@ pub(crate) fn check_same_settings(there: &RunConfig, config: &RunConfig, folder:
     }
 }
 
-/// What `metrics.jsonl` holds of a run that goes on.
+/// The part of `metrics.jsonl` that a resumed run keeps.
 #[derive(Default)]
 pub(crate) struct Kept {
     pub(crate) records: Vec<Record>,
-    /// Length of the file.
+    /// Length in bytes.
     pub(crate) bytes: u64,
-    /// Number and hash of its lines, times included.
+    /// Number and hash of its lines, including their speeds.
     pub(crate) digest: Digest,
 }
 
-/// Brings `metrics.jsonl` back to the records of a checkpoint and returns them: the records of later steps, which are made
-/// again, and a last line that a killed process did not finish go.
+/// Truncates `metrics.jsonl` to the records of a checkpoint and returns them. Records of later steps, which will be
+/// repeated, and an unfinished last line are dropped.
 ///
 /// # Errors
 /// [`Error::Folder`] if the file does not begin with the checkpoint's records, or continues with anything but later
@@ -404,7 +404,7 @@ pub(crate) fn keep_records(folder: &Path, progress: &Progress) -> Result<Kept, E
             ),
         );
     }
-    // Times are no part of a checkpoint; a summary that was written beside it has them.
+    // The checkpoint's digest leaves out speeds; the summary's has them.
     let digest = Digest::of(own);
     if read_summary(folder).is_some_and(|s| s.records.lines == kept.lines && s.records != digest) {
         return refuse(

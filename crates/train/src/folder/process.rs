@@ -1,57 +1,57 @@
-//! The process that makes a run, as it is written beside the run's numbers.
+//! The process behind a run, as recorded in its summary.
 
 use serde::{Deserialize, Serialize};
 use std::time::SystemTime;
 
-/// Where, how and when a process made steps of a run.
+/// Where, how and when a process trained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its command line, as a shell takes it.
+    /// Command line, quoted for a shell.
     pub command: String,
     /// Name of the processor.
     pub processor: String,
-    /// Threads that it computed with.
+    /// Number of compute threads.
     pub threads: usize,
-    /// Steps that the run had when it started.
+    /// Steps that were done when it started.
     pub from_step: usize,
-    /// When it started, RFC 3339 in UTC.
+    /// Start time, RFC 3339 in UTC.
     pub started: String,
-    /// When it ended; None while it goes on, or where it was killed.
+    /// End time; None while it runs or if it was killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
 }
 
 impl Process {
-    /// This one, from now on.
+    /// This process, starting now.
     pub(crate) fn this(threads: usize, from_step: usize) -> Self {
         Self { command: command_line(), processor: processor(), threads, from_step, started: now(), ended: None }
     }
 }
 
-/// The time, RFC 3339 in UTC, to the second.
+/// The current time, RFC 3339 in UTC, in seconds.
 pub(crate) fn now() -> String {
     humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
-/// The command line of this process, as a shell takes it, without the end of a very long one.
+/// Command line of this process, quoted for a shell; very long ones are cut.
 pub(crate) fn command_line() -> String {
     const MOST: usize = 10_000;
     let line = words(|_| true);
     if line.chars().count() <= MOST { line } else { line.chars().take(MOST).chain(" ..".chars()).collect() }
 }
 
-/// The command line of this process without its `--force`: what goes on with what it made.
+/// Command line of this process without `--force`: the command that resumes its work.
 pub fn command_that_goes_on() -> String {
     words(|word| word != "--force")
 }
 
-/// The words of this command line that are wanted, as a shell takes them.
+/// The accepted words of this command line, quoted for a shell.
 fn words(is_wanted: impl Fn(&str) -> bool) -> String {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).filter(|word| is_wanted(word));
     words.map(|word| quoted(&word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A word of a command line, in quotes where a shell needs them.
+/// A word of a command line, in quotes if a shell needs them.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -61,7 +61,7 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// Name of the processor, or of its architecture where the system does not say.
+/// Name of the processor; its architecture where the system does not tell.
 pub(crate) fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

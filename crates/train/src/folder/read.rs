@@ -1,41 +1,41 @@
-//! Reading of files whole: only of what is a file, and never more of it than is asked for.
+//! Reading whole files: regular files only, and bounded in size.
 
 use crate::{Error, device::memory};
 use std::fs::{self, File, FileType};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Most bytes of a file that a person writes: a configuration, a sweep, a comparison.
+/// Maximum size in bytes of a hand-written file: a configuration, a sweep, a comparison.
 pub const MOST_WRITTEN: u64 = 512 << 10;
 
-/// The bytes of a file of at most `most` bytes.
+/// The bytes of a file, `most` at most.
 ///
 /// # Errors
-/// [`Error::Io`] for what cannot be read, is not a file, or is longer.
+/// [`Error::Io`] if it cannot be read, is not a regular file, or is longer.
 pub fn bytes(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
     all(path, most).map_err(Error::io("read", path))
 }
 
-/// As [`bytes`], of a file that is UTF-8.
+/// As [`bytes`], for UTF-8 text.
 ///
 /// # Errors
-/// As there, and for a file that is not UTF-8.
+/// As [`bytes`], and if it is not UTF-8.
 pub fn text(path: &Path, most: u64) -> Result<String, Error> {
     String::from_utf8(bytes(path, most)?).map_err(|e| Error::io("read", path)(not_text(e)))
 }
 
-/// As [`bytes`], with the system's own error.
+/// As [`bytes`], with the error of the system.
 ///
 /// # Errors
-/// As there.
+/// As [`bytes`].
 pub(crate) fn all(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let (file, length) = open(path, most)?;
     let mut bytes = Vec::new();
-    // The length is a number that anyone can write: there may be no memory for it.
+    // A sparse file can claim any length, more than there is memory.
     bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX)).map_err(|_| {
         io::Error::new(io::ErrorKind::OutOfMemory, format!("there is no memory for its {length} bytes"))
     })?;
-    // A file may grow while it is read, and what the kernel makes up as it is read says 0.
+    // A file may grow while it is read, and files of the kernel have length 0.
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         Err(io::Error::new(io::ErrorKind::FileTooLarge, more_than(most)))
@@ -48,20 +48,20 @@ fn more_than(most: u64) -> String {
     format!("it has more than {most} bytes, although it reported fewer")
 }
 
-/// The bytes of a file of any length, if the memory that is left holds `bytes_each` bytes for each of its bytes.
+/// The bytes of a file of any length, if `bytes_each` times its length fits into the free memory.
 ///
 /// # Errors
-/// What the system says; and for what is not a file, or is too long for the memory.
+/// The error of the system; and if it is not a regular file, or too long for the memory.
 pub(crate) fn fitting(path: &Path, bytes_each: f64) -> io::Result<Vec<u8>> {
     let (_, length) = open(path, u64::MAX)?;
     memory::check(bytes_each * length as f64).map_err(|problem| io::Error::new(io::ErrorKind::OutOfMemory, problem))?;
     all(path, length)
 }
 
-/// As [`fitting`], of a file that is UTF-8.
+/// As [`fitting`], for UTF-8 text.
 ///
 /// # Errors
-/// As there, and for a file that is not UTF-8.
+/// As [`fitting`], and if it is not UTF-8.
 pub(crate) fn fitting_text(path: &Path, bytes_each: f64) -> io::Result<String> {
     String::from_utf8(fitting(path, bytes_each)?).map_err(not_text)
 }
@@ -71,12 +71,12 @@ fn not_text(e: std::string::FromUtf8Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
-/// Opens a file of at most `most` bytes, and says how long it is.
+/// Opens a file of at most `most` bytes; also returns its length.
 ///
 /// # Errors
-/// What the system says; and for what is not a file, or is longer.
+/// The error of the system; and if it is not a regular file, or longer.
 pub fn open(path: &Path, most: u64) -> io::Result<(File, u64)> {
-    // Before it is opened: that of a pipe waits for a writer, and that of a device may do anything.
+    // Before opening: opening a pipe blocks until it has a writer, and opening a device may have any effect.
     check(&fs::metadata(path)?, most)?;
     let file = File::open(path)?;
     let length = check(&file.metadata()?, most)?;
@@ -96,7 +96,7 @@ fn too_long(length: u64, most: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, problem)
 }
 
-/// What is no file.
+/// Name of a type of file that is not a regular file.
 fn name(of: FileType) -> &'static str {
     #[cfg(unix)]
     {
@@ -126,7 +126,7 @@ mod tests {
         fs::write(&path, b"ab\xff").unwrap();
         assert!(text(&path, 4).unwrap_err().to_string().ends_with("it is not valid UTF-8 at byte 2"));
         assert_eq!(all(&folder.join("b"), 4).unwrap_err().kind(), io::ErrorKind::NotFound);
-        // Longer than any disk, and without a block on it.
+        // A sparse file, longer than any disk.
         File::create(&path).unwrap().set_len(100 << 30).unwrap();
         assert!(problem(&path, MOST_WRITTEN).contains("at most 524288"));
         fs::remove_dir_all(folder).unwrap();
@@ -139,7 +139,7 @@ mod tests {
         let status = Path::new("/proc/self/status");
         assert!(text(status, 1 << 16).unwrap().starts_with("Name:"));
         assert!(text(status, 9).unwrap_err().to_string().contains("more than 9 bytes"));
-        // Without a writer the opening of a pipe would wait for one.
+        // Opening a pipe without a writer would block.
         let pipe = std::env::temp_dir().join(format!("unitgain-pipe-{}", std::process::id()));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let said = text(&pipe, 9).unwrap_err().to_string();

@@ -1,34 +1,34 @@
-//! What is done about a step whose loss or gradients are not finite.
+//! Handling of steps whose loss or gradients are not finite.
 
 use serde::{Deserialize, Serialize};
 use unitgain_variant::{About, Fault, Variant, fraction, require};
 
-/// What a run does when the loss or a gradient of a step is not finite. Each divergence is written into `summary.json`.
+/// What to do when the loss or a gradient of a step is not finite. Each divergence is listed in `summary.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum OnDivergence {
     /// The run ends.
     Stop {},
-    /// The step makes no update, and the run goes on with the next batch; the last step cannot be skipped. Every step is read from the device before
-    /// the next, and the weights from before it are kept beside the new ones until then.
+    /// The step makes no update, and the run continues with the next batch; the last step cannot be skipped. Each step
+    /// is read from the device before the next one, and both the old and the new weights are in memory until then.
     Skip {
-        /// Most steps that are skipped; one more ends the run. Default 10.
+        /// Maximum number of skipped steps; one more ends the run. Default 10.
         #[serde(default = "most_skipped")]
         at_most: usize,
     },
-    /// The run goes back to its newest checkpoint and on from there at a lower learning rate. A checkpoint is also
-    /// written before the first step.
+    /// The run returns to its newest checkpoint and continues at a lower learning rate. A checkpoint is also written
+    /// before the first step.
     Rewind {
-        /// What the learning rate of all later steps is multiplied by, each time. Default 0.5.
+        /// Factor on the learning rate of all later steps, applied at each rewind. Default 0.5.
         #[serde(default = "rewind_factor")]
         factor: f64,
-        /// Most times that the run goes back; one divergence more ends it. Default 3.
+        /// Maximum number of rewinds; one more divergence ends the run. Default 3.
         #[serde(default = "most_rewinds")]
         at_most: usize,
     },
 }
 
-/// Most divergences of a run.
+/// Maximum of both `at_most` settings.
 const MOST: usize = 1000;
 
 const fn most_skipped() -> usize {
@@ -75,19 +75,19 @@ impl Variant for OnDivergence {
     }
 }
 
-/// A step whose loss or gradients were not finite, and what was done.
+/// A step whose loss or gradients were not finite, and how it was handled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Divergence {
     /// The step.
     pub step: usize,
     /// What was not finite.
     pub message: String,
-    /// What was done.
+    /// How it was handled.
     #[serde(flatten)]
     pub action: Action,
 }
 
-/// What was done about a divergence.
+/// How a divergence was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 pub enum Action {
@@ -95,22 +95,22 @@ pub enum Action {
     Stopped {},
     /// The step made no update.
     Skipped {},
-    /// The run went back.
+    /// The run went back to a checkpoint.
     Rewound {
-        /// The step of the checkpoint that it went on from.
+        /// Step of the checkpoint.
         to: usize,
-        /// What the learning rate of the configuration is multiplied by from then on.
+        /// Factor on the configured learning rate from then on.
         rate: f64,
     },
 }
 
 impl Divergence {
-    /// Whether the step was left out.
+    /// Whether the step was skipped.
     pub fn is_skipped(&self) -> bool {
         matches!(self.action, Action::Skipped {})
     }
 
-    /// The step that the run went back to.
+    /// The step to which the run went back.
     pub fn went_to(&self) -> Option<usize> {
         match self.action {
             Action::Rewound { to, .. } => Some(to),
@@ -118,7 +118,7 @@ impl Divergence {
         }
     }
 
-    /// In one line.
+    /// A description in one line.
     pub fn describe(&self) -> String {
         let done = match self.action {
             Action::Stopped {} => String::new(),

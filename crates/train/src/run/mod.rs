@@ -1,4 +1,4 @@
-//! A run, from its start to its end.
+//! A training run from start to end.
 
 pub mod divergence;
 
@@ -25,70 +25,70 @@ use unitgain_model::Update;
 /// How a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// In a folder that does not exist yet, or has nothing of a run in it.
+    /// In a folder that is new or empty.
     New,
     /// In a folder whose earlier run is removed first.
     Replace,
-    /// From the newest checkpoint in the folder, or from the first step of a run that was broken off before it had one.
+    /// From the newest checkpoint in the folder, or from the first step if the run was killed before it wrote one.
     Resume,
 }
 
-/// What a run tells its caller.
+/// What a run reports to its caller.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The folder is held by this process, and nothing is written in it yet.
+    /// This process has locked the folder; nothing has been written yet.
     Claimed,
-    /// Everything is ready; the first step follows.
+    /// Setup is complete; the first step follows.
     Started {
-        /// Resolved.
+        /// Resolved configuration.
         config: &'a RunConfig,
         /// Number of trainable elements.
         parameters: usize,
-        /// Least loss that can be expected on the held-out tokens, where it is known.
+        /// Lowest expected loss on the held-out tokens, where it is known.
         floor: Option<f64>,
-        /// Steps that an earlier process made.
+        /// Steps done by earlier processes.
         step: usize,
     },
     /// Steps of the calibration done so far, and the total.
     Calibrating(usize, usize),
-    /// A calibration has ended: what it is about, before and after it.
+    /// Calibration is complete: the measured quantities before and after it.
     Calibrated(&'a [Measured]),
-    /// A step was made.
+    /// A step is done.
     Step(usize),
     /// A record was written.
     Recorded(&'a Record),
     /// A checkpoint of this step was written.
     Saved(usize),
-    /// A step was not finite, and the run goes on.
+    /// A step was not finite, and the run continues.
     Diverged(&'a Divergence),
 }
 
-/// Who is told what a run does, and can stop it.
+/// Receives the events of a run, and can stop it.
 pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + Send + 'a;
 
-/// Trains a model and writes `config.toml`, `metrics.jsonl`, `checkpoints/` and `summary.json` into
-/// `folder`. Nothing is written before everything that can be checked was checked.
+/// Trains a model and writes `config.toml`, `metrics.jsonl`, `checkpoints/` and `summary.json` into `folder`.
+/// Everything that can be checked is checked before anything is written.
 ///
-/// Where `on_event` breaks at [`Event::Claimed`] nothing is written; from [`Event::Started`] on the run ends after the step that it
-/// is at: with a checkpoint and the status [`Status::Interrupted`], so that it can go on to the same numbers. A run that diverges is not an error either: its
-/// summary says so, and what it had is kept.
+/// If `on_event` breaks at [`Event::Claimed`], nothing is written. From [`Event::Started`] on the run ends after its
+/// current step, with a checkpoint and the status [`Status::Interrupted`]; when resumed it gives the same numbers as
+/// without the stop. Divergence is not an error: the summary reports it, and the records are kept.
 ///
 /// # Errors
-/// Any [`Error`]; what was complete on the disk stays.
+/// Any [`Error`]; files that were complete stay.
 pub fn train(config: &RunConfig, folder: &Path, start: Start, on_event: &mut OnEvent<'_>) -> Result<Summary, Error> {
     device::compute(config, || Run::open(config, folder, start, on_event)?.go(on_event))
 }
 
-/// Most steps that wait on the device to be read: their number bounds the memory that they take.
+/// Maximum number of steps whose rows wait on the device; it bounds their memory.
 const MOST_PENDING: usize = 256;
-/// Steps before a divergence that are recorded although none of them was to be.
+/// Number of steps before a divergence that are recorded in any case.
 const RECENT: usize = 16;
 
 struct Run {
     /// Keeps other processes out of the folder.
     _lock: File,
     config: RunConfig,
-    /// Text of `config.toml`.
+    /// Contents of `config.toml`.
     written: String,
     folder: PathBuf,
     task: Task,
@@ -96,9 +96,9 @@ struct Run {
     trainer: Trainer,
     progress: Progress,
     metrics: File,
-    /// Bytes of it, and number and hash of its lines.
+    /// Length of `metrics.jsonl`, and digest of its lines.
     recorded: (u64, Digest),
-    /// Rows that are still on the device, with their steps.
+    /// Steps whose rows are still on the device.
     pending: Vec<(usize, Row)>,
     summary: Summary,
     /// Loss of the first record.
@@ -107,13 +107,13 @@ struct Run {
     started: Instant,
     /// Training time and tokens since the last record.
     since_record: (Duration, usize),
-    /// What of the step just made is not finite, where it is to be skipped.
+    /// What is not finite in the last step, if it is to be skipped.
     undone: Option<String>,
-    /// Break once somebody asked to stop.
+    /// Break after a request to stop.
     flow: ControlFlow<()>,
 }
 
-/// What is due after a step.
+/// What to do after a step.
 #[derive(Clone, Copy)]
 struct Due {
     record: bool,
@@ -121,9 +121,9 @@ struct Due {
     save: bool,
 }
 
-/// Why a run does not go on as it was to.
+/// Why the run loop leaves its normal course.
 enum Problem {
-    /// The loss, the gradients or the evaluation of a step are not finite; whether its update was undone.
+    /// Loss, gradients or evaluation of a step are not finite; `is_undone` if its update was reverted.
     NotFinite {
         step: usize,
         message: String,
@@ -138,18 +138,18 @@ impl From<Error> for Problem {
     }
 }
 
-/// What a run goes on from.
+/// The state in which a process takes up a run.
 struct Begun {
     trainer: Trainer,
     progress: Progress,
     /// Measurements of a calibration.
     measured: Vec<Measured>,
-    /// Records of the steps before.
+    /// Records of earlier processes.
     kept: Kept,
 }
 
 impl Begun {
-    /// A run that goes on from its checkpoint.
+    /// Resumes from a checkpoint.
     fn resumed(
         checkpoint: Checkpoint,
         config: &RunConfig,
@@ -188,7 +188,7 @@ impl Begun {
         Ok(Self { trainer, progress, measured: Vec::new(), kept })
     }
 
-    /// A run that has made no step.
+    /// Starts at the first step.
     fn anew(
         config: &RunConfig,
         task: &Task,
@@ -201,7 +201,7 @@ impl Begun {
             on_disk::check_same_settings(&RunConfig::of_run(folder, &[])?, config, folder)?;
         }
         let mut progress = |step, of| {
-            // It has nothing yet that would have to be kept.
+            // There is nothing to save yet, so a request to stop has no effect here.
             let _ = on_event(Event::Calibrating(step, of));
         };
         let drawn = Trainer::of(config, device)?;
@@ -219,7 +219,7 @@ impl Run {
     fn open(config: &RunConfig, folder: &Path, start: Start, on_event: &mut OnEvent<'_>) -> Result<Self, Error> {
         let mut config = config.clone();
         if start == Start::Resume {
-            // A resolved configuration pins the vocabulary; that of the checkpoint is compared below.
+            // A resolved configuration fixes the vocabulary; the checkpoint's vocabulary is compared below.
             config.model.vocab_size = None;
         }
         let (config, task) = config.prepare()?;
@@ -229,7 +229,7 @@ impl Run {
         on_disk::check(folder, start)?;
 
         let lock = Claim::take(folder)?;
-        // What was true before the lock need not be now.
+        // Another process may have changed the folder before it was locked.
         on_disk::check(folder, start)?;
         if on_event(Event::Claimed).is_break() {
             return Err(Error::Stopped);
@@ -248,7 +248,7 @@ impl Run {
         };
         let written = on_disk::sealed(&RunConfig { origin: Some(origin), ..config.clone() });
         let path = folder.join("metrics.jsonl");
-        // Before anything is written, as it may be refused.
+        // Opened before anything is written, because opening may fail.
         let metrics = files::open_own(&path).map_err(Error::io("open", &path))?;
         write_atomically(&folder.join("config.toml"), written.as_bytes())?;
         files::create_folder(&folder.join(on_disk::CHECKPOINTS))?;
@@ -367,7 +367,7 @@ impl Run {
         Ok(self.summary)
     }
 
-    /// Makes a step, and undoes it where it is not finite and may be skipped.
+    /// Does a step, and reverts it if it is not finite and may be skipped.
     fn step(mut self, step: usize, observe: bool) -> Self {
         let started = Instant::now();
         let batches = self.config.batches(&self.task, step);
@@ -396,14 +396,14 @@ impl Run {
         self
     }
 
-    /// Tells an event, and keeps that somebody asked to stop.
+    /// Reports an event, and remembers a request to stop.
     fn tell(&mut self, on_event: &mut OnEvent<'_>, event: Event<'_>) {
         if on_event(event).is_break() {
             self.flow = ControlFlow::Break(());
         }
     }
 
-    /// What is due after a step, and where the run is to stop a checkpoint.
+    /// Does what is due after a step; if the run is to stop, also writes a checkpoint.
     fn after(&mut self, step: usize, due: Due, on_event: &mut OnEvent<'_>) -> Result<(), Problem> {
         if let Some(message) = self.undone.take() {
             if !self.pending.is_empty() {
@@ -428,7 +428,7 @@ impl Run {
         Ok(())
     }
 
-    /// What is done about a divergence, and the checkpoint that the run goes back to.
+    /// How to handle a divergence, and the checkpoint for a rewind.
     fn action(&self, can_skip: bool) -> Result<(Action, Option<Checkpoint>), Error> {
         let rewinds = self.progress.divergences.iter().filter_map(Divergence::went_to).count();
         match self.config.train.on_divergence {
@@ -446,7 +446,7 @@ impl Run {
         }
     }
 
-    /// Goes on from the position of a checkpoint at this rate.
+    /// Continues from the checkpoint in `self.progress` at this rate.
     fn rewound(&mut self, rate: f64) -> Result<(), Error> {
         // Checkpoints go before records: a checkpoint without its records is damage.
         checkpoint::remove_after(&self.folder.join(on_disk::CHECKPOINTS), self.progress.step)?;
@@ -461,7 +461,7 @@ impl Run {
         self.end(Status::Running)
     }
 
-    /// Reads what is still on the device, keeps what may have to be recorded later, and returns the row of the last step.
+    /// Reads the pending rows from the device, keeps those that a divergence would record, and returns the last one.
     fn read_pending(&mut self, is_recorded: bool) -> Result<HostRow, Problem> {
         let started = Instant::now();
         let (steps, rows): (Vec<usize>, Vec<Row>) = std::mem::take(&mut self.pending).into_iter().unzip();
@@ -480,7 +480,7 @@ impl Run {
         Ok(rows.pop().unwrap_or_else(|| unreachable!("a step precedes every read")))
     }
 
-    /// Keeps a step for the case that the run diverges before the next record.
+    /// Keeps a step that is recorded only if the run diverges before the next record.
     fn remember(&mut self, step: usize, row: &HostRow) {
         let recent = &mut self.progress.recent;
         if recent.len() == RECENT {
@@ -496,7 +496,7 @@ impl Run {
         recent.push(Record::new(at, row, &self.trainer.table, self.config.model.n_layers));
     }
 
-    /// Writes the steps before a divergence.
+    /// Records the steps before a divergence.
     fn record_recent(&mut self) -> Result<(), Error> {
         let speed = self.speed();
         for record in std::mem::take(&mut self.progress.recent) {
@@ -511,7 +511,7 @@ impl Run {
         (tokens as f64 / time.as_secs_f64().max(1e-9)).round()
     }
 
-    /// Writes the record of a step, with its evaluation where that is due.
+    /// Records a step, with its evaluation if one is due.
     fn record(&mut self, step: usize, row: &HostRow, evaluate: bool) -> Result<Record, Problem> {
         let at = StepInfo {
             step,
@@ -543,7 +543,7 @@ impl Run {
         Ok(record)
     }
 
-    /// Appends a record to `metrics.jsonl` in one write.
+    /// Appends a record to `metrics.jsonl` in a single write.
     fn write(&mut self, record: &Record) -> Result<(), Error> {
         let started = Instant::now();
         let mut line =
@@ -551,7 +551,7 @@ impl Run {
         line.push('\n');
         let path = self.folder.join("metrics.jsonl");
         if let Err(e) = self.metrics.write_all(line.as_bytes()) {
-            // Half a line is worse than none; the error that counts is the first one.
+            // Remove a partial line; the error of the write is the one to report.
             let _ = self.metrics.set_len(self.recorded.0);
             return Err(Error::io("write", &path)(e));
         }
@@ -569,7 +569,7 @@ impl Run {
         Ok(())
     }
 
-    /// Writes a checkpoint, whose records are on the disk before it.
+    /// Writes a checkpoint, after syncing the records that it refers to.
     fn save(&mut self) -> Result<(), Error> {
         let started = Instant::now();
         let path = self.folder.join("metrics.jsonl");
@@ -582,7 +582,7 @@ impl Run {
         self.write_summary()
     }
 
-    /// Refuses to go on without the records and the configuration that a checkpoint belongs to.
+    /// Checks that the records and the configuration of this run are still in the folder.
     fn check_files(&self) -> Result<(), Error> {
         let metrics = fs::symlink_metadata(self.folder.join("metrics.jsonl"));
         let has_records = metrics.is_ok_and(|there| there.is_file() && there.len() == self.recorded.0);
@@ -603,7 +603,7 @@ impl Run {
         })
     }
 
-    /// Writes the summary of a run that stands like this.
+    /// Writes the summary with this status.
     fn end(&mut self, status: Status) -> Result<(), Error> {
         self.summary.status = status;
         self.refresh_summary();
@@ -634,11 +634,11 @@ impl Run {
     }
 }
 
-/// A folder that is held until it turns out whether a run begins in it.
+/// A locked folder in which no run has begun yet; dropping it removes what was created.
 struct Claim {
     lock: Option<File>,
     folder: PathBuf,
-    /// The folders that were made for it, the innermost first.
+    /// Created folders, innermost first.
     made: Vec<PathBuf>,
 }
 
@@ -652,7 +652,7 @@ impl Claim {
         Ok(claim)
     }
 
-    /// The lock, of a folder that stays.
+    /// Keeps the folder, and returns its lock.
     fn keep(mut self) -> File {
         self.made.clear();
         self.lock.take().unwrap_or_else(|| unreachable!("it was taken with the folder"))
@@ -664,12 +664,12 @@ impl Drop for Claim {
         if self.lock.take().is_some() && !self.made.is_empty() {
             let _ = fs::remove_file(self.folder.join(files::LOCK));
         }
-        // Only those that are empty.
+        // Removes empty folders only.
         self.made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
     }
 }
 
-/// What of a configuration is allowed and most likely not meant.
+/// Warns of settings that are allowed but most likely unintended.
 fn warn(config: &RunConfig) -> Result<(), Error> {
     let plan = config.plan()?;
     if has_batch_norm(&plan) && config.train.accumulate > 1 {
@@ -700,7 +700,7 @@ fn warn(config: &RunConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a run is made of, for whoever asks for debug messages.
+/// Logs model, data and device at debug level.
 fn tell(config: &RunConfig, task: &Task, device: &Device) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
         return;
@@ -718,7 +718,7 @@ fn tell(config: &RunConfig, task: &Task, device: &Device) {
     tracing::debug!("data: {}", task.amount());
 }
 
-/// The scheduled learning rate of a step, counted from 1, of a run that goes on at this part of it.
+/// The scheduled learning rate of `step`, counted from 1, times `rate`.
 pub fn lr(config: &RunConfig, rate: f64, step: usize) -> f64 {
     config.optimizer.lr() * config.schedule.factor(step - 1, config.train.steps) * rate
 }

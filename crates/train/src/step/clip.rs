@@ -1,4 +1,4 @@
-//! Gradient clipping: of all gradients together, or of each unit by the size of its weights.
+//! Gradient clipping, by the global norm or per unit by the size of its weights.
 
 use crate::Gradients;
 use burn::module::{Module, ModuleVisitor, Param};
@@ -7,27 +7,26 @@ use serde::{Deserialize, Serialize};
 use unitgain_model::{About, Fault, ParamEntry, ParamTable, Role, Variant};
 use unitgain_variant::require;
 
-/// How gradients are clipped. A number stands for the global norm: `clip = 1.0`, and `clip = 0` for none.
+/// How gradients are clipped. A number is the maximum global norm: `clip = 1.0`; `clip = 0` is no clipping.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ClipConfig {
-    /// Gradients as they are.
+    /// No clipping.
     None {},
-    /// All gradients together are scaled by `min(1, max / (norm + 1e-6))`, so that their direction stays.
+    /// All gradients are scaled by `min(1, max / (norm + 1e-6))`, which keeps their direction.
     GlobalNorm {
-        /// Largest norm of all gradients together. Default 1.
+        /// Maximum global norm. Default 1.
         #[serde(default = "default_max")]
         max: f64,
     },
-    /// Adaptive gradient clipping: the gradient of each output unit is scaled down to
-    /// `lambda max(|W_i|, eps)` (arXiv:2102.06171, eq. 3). A unit of a linear layer is a column of its
-    /// `[fan_in, fan_out]` matrix, of an embedding a row; a vector is one unit. The head is left out, as
-    /// the paper leaves out the final layer; a tied embedding is clipped.
+    /// Adaptive gradient clipping: the gradient of each output unit is scaled down to norm `lambda max(|W_i|, eps)`
+    /// (arXiv:2102.06171, eq. 3). A unit is a column of a linear layer's `[fan_in, fan_out]` matrix, a row of an
+    /// embedding, or a whole vector. As in the paper the final layer (head) is not clipped; a tied embedding is.
     Adaptive {
-        /// Default 0.01.
+        /// Ratio of gradient norm to weight norm. Default 0.01.
         #[serde(default = "default_lambda")]
         lambda: f64,
-        /// Least norm of a unit's weights, so that a zero unit can move. Default 1e-3.
+        /// Minimum norm of a unit's weights, so that zero weights can move. Default 1e-3.
         #[serde(default = "default_eps")]
         eps: f64,
     },
@@ -79,8 +78,8 @@ impl Variant for ClipConfig {
 }
 
 impl ClipConfig {
-    /// Clips, on the device and without a read. `squares` are those of the gradients. Returns the
-    /// gradients and the square of their norm, of shape `[1]`.
+    /// Clips on the device, without a transfer. `squares` are the gradients' sums of squares. Returns the gradients and
+    /// their squared global norm, of shape `[1]`.
     pub(crate) fn apply<M: Module>(
         self,
         gradients: Gradients,
@@ -102,7 +101,7 @@ impl ClipConfig {
                     let entry = &table.entries()[i];
                     match entry.role() {
                         Role::Head => g,
-                        // The bias of the head is a part of it.
+                        // The bias of the head belongs to the head.
                         Role::Bias if entry.block.is_none() => g,
                         _ => units(g, weights[i].clone(), &entry.shape, unit_axis(entry), lambda, eps),
                     }
@@ -114,14 +113,13 @@ impl ClipConfig {
     }
 }
 
-/// What the global clip multiplies every gradient by: `min(1, max / (norm + 1e-6))`, from the square of the
-/// norm of all gradients together, both of shape `[1]`. 1e-6 as in PyTorch's `clip_grad_norm_`, against a
-/// division by zero.
+/// Factor of the global clip, `min(1, max / (norm + 1e-6))`, from the squared global norm; both of shape `[1]`. 1e-6 as
+/// in PyTorch's `clip_grad_norm_`, against a division by zero.
 pub fn coefficient(square: Tensor<1>, max: f64) -> Tensor<1> {
     ((square.sqrt() + 1e-6).recip() * max).clamp_max(1.0)
 }
 
-/// The axis over which the norm of a unit is taken; None where the whole tensor is one unit.
+/// The axis over which the norm of a unit is taken; None if the whole tensor is one unit.
 fn unit_axis(entry: &ParamEntry) -> Option<usize> {
     match entry.role() {
         Role::Embedding => Some(1),
@@ -130,8 +128,8 @@ fn unit_axis(entry: &ParamEntry) -> Option<usize> {
     }
 }
 
-/// `g_i min(1, lambda max(|w_i|, eps) / |g_i|)` for every unit i of a tensor of `shape`, given flat. The
-/// norms are over `axis` of a matrix, or over everything.
+/// `g_i min(1, lambda max(|w_i|, eps) / |g_i|)` for each unit i of a flattened tensor of `shape`, with norms over
+/// `axis`, or over the whole tensor.
 pub fn units(g: Tensor<1>, w: Tensor<1>, shape: &[usize], axis: Option<usize>, lambda: f64, eps: f64) -> Tensor<1> {
     let n = g.dims()[0];
     let (rows, axis) = match axis {
@@ -147,7 +145,7 @@ pub fn units(g: Tensor<1>, w: Tensor<1>, shape: &[usize], axis: Option<usize>, l
     (g * factor).reshape([n])
 }
 
-/// The weights, flat and without a graph, in the order of the table.
+/// The weights, flattened and outside the graph, in the order of the table.
 fn weights<M: Module>(model: &M) -> Vec<Tensor<1>> {
     struct Collect(Vec<Tensor<1>>);
     impl ModuleVisitor for Collect {

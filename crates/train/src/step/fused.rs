@@ -1,5 +1,5 @@
-//! Adam's update and the squares of gradients on the CPU backend, one pass over memory each. `None` means:
-//! compose it.
+//! Adam's update and the gradients' sums of squares on the CPU backend, each in one pass over memory. `None` means: use
+//! the composed operations.
 
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -8,7 +8,7 @@ use unitgain_kernels::math::{self, fma};
 use unitgain_kernels::threads::piece;
 use unitgain_kernels::{FlexTensor, Native, contiguous, simd, slice, tensor};
 
-/// Sum of squares of each gradient, 0 where there is none.
+/// Sum of squares of each gradient; 0 for a weight without one.
 pub(crate) fn squares(gradients: &[Option<Tensor<1>>], device: &Device) -> Option<Tensor<1>> {
     let square = |gradient: &Option<Tensor<1>>| match gradient {
         Some(gradient) => Some(square(slice(&Native::of(gradient)?.values())) as f32),
@@ -24,11 +24,11 @@ fn square(x: &[f32]) -> f64 {
     if n >= x.len() {
         return squares_of(x);
     }
-    // In order: the same sum for the same number of threads.
+    // Collected in order, so that the sum is reproducible for a given number of threads.
     x.par_chunks(n).map(squares_of).collect::<Vec<f64>>().iter().sum()
 }
 
-/// Elements that are added in f32.
+/// Number of elements summed in f32.
 const CHUNK: usize = 4096;
 
 simd! {
@@ -44,27 +44,27 @@ fn squares_body<const F: bool>(x: &[f32]) -> f64 {
     sum
 }
 
-/// The settings of one update of one parameter.
+/// Settings of Adam's update of one weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Adam {
     pub(crate) betas: [f64; 2],
     pub(crate) lr: f64,
-    /// Subtracted from the weight as `lr decay w`.
+    /// Decoupled decay: subtracted from the weight as `lr decay w`.
     pub(crate) decay: f64,
-    /// Added to the gradient as `l2 w`.
+    /// L2 decay: added to the gradient as `l2 w`.
     pub(crate) l2: f64,
     pub(crate) eps: f64,
-    /// Updates made, this one included.
+    /// Number of this update, from 1.
     pub(crate) time: i32,
 }
 
-/// Whether [`adam`] can take a parameter with this gradient.
+/// Whether [`adam`] supports a weight with this gradient.
 pub(crate) fn takes(g: &Tensor<1>) -> bool {
     matches!(Native::of(g), Some(Native::Plain(_)))
 }
 
-/// The update of a flat weight by a flat gradient times `factor`, with its averages, in the buffers of weight and averages
-/// unless something else holds them too.
+/// Updates a flat weight with a flat gradient times `factor`, and the two averages. Buffers are reused unless they are
+/// shared.
 pub(crate) fn adam(
     adam: Adam,
     w: Tensor<1>,
@@ -90,7 +90,7 @@ pub(crate) fn adam(
     (w, vec![first, second])
 }
 
-/// A tensor whose buffer holds its elements and nothing else.
+/// The tensor with a buffer of exactly its elements.
 fn own(x: Tensor<1>) -> FlexTensor {
     let n = x.dims()[0];
     let x = match x.try_into_primitive::<Flex>() {
@@ -101,7 +101,7 @@ fn own(x: Tensor<1>) -> FlexTensor {
     if is_whole { x } else { tensor(slice(&x).to_vec(), &[n]) }
 }
 
-/// What the loop needs, in f32.
+/// Settings of the loop, in f32.
 struct Rates {
     factor: f32,
     keep: f32,

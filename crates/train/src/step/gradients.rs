@@ -1,22 +1,22 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 
-/// The gradient of every parameter, flattened, in the order of the [`ParamTable`](unitgain_model::ParamTable).
-/// They are plain tensors: no graph hangs on them.
+/// The gradient of each weight, flattened, in the order of the [`ParamTable`](unitgain_model::ParamTable), detached
+/// from the graph.
 #[derive(Clone, Debug)]
 pub struct Gradients {
     each: Vec<Option<Tensor<1>>>,
-    /// What all are still to be multiplied by, of shape `[1]`.
+    /// Factor on all gradients, of shape `[1]`, not yet applied.
     factor: Option<Tensor<1>>,
 }
 
 impl Gradients {
-    /// Runs the backward pass from `loss`, of shape `[1]`, and takes the gradients out of the graph.
+    /// Runs the backward pass from `loss`, of shape `[1]`.
     pub fn backward<M: Module>(loss: &Tensor<1>, model: &M) -> Self {
         Self::taken(&mut loss.backward(), model)
     }
 
-    /// Takes the gradients of a model's parameters out of a graph, and leaves those of other tensors.
+    /// Removes the gradients of a model's weights from `graph`; gradients of other tensors stay there.
     pub fn taken<M: Module>(graph: &mut burn::tensor::Gradients, model: &M) -> Self {
         struct Collect<'a> {
             graph: &'a mut burn::tensor::Gradients,
@@ -36,7 +36,7 @@ impl Gradients {
         Self { each: collect.flat, factor: None }
     }
 
-    /// The sum of both, of gradients that wait for no factor.
+    /// Sum of two sets of gradients without a pending factor.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let sum = |pair| match pair {
@@ -46,8 +46,7 @@ impl Gradients {
         Self { each: self.each.into_iter().zip(other.each).map(sum).collect(), factor: None }
     }
 
-    /// Sum of squares of each gradient, of shape `[parameters]`; 0 where there is none. It stays on
-    /// the device.
+    /// Sum of squares of each gradient, of shape `[parameters]`, on the device; 0 for a weight without one.
     pub fn squares(&self, device: &Device) -> Tensor<1> {
         #[cfg(feature = "flex")]
         if let Some(squares) = crate::step::fused::squares(&self.each, device) {
@@ -60,28 +59,28 @@ impl Gradients {
         Tensor::cat(self.each.iter().map(square).collect(), 0)
     }
 
-    /// The gradient of parameter `index`, once.
+    /// Takes the gradient of weight `index`.
     pub(crate) fn take(&mut self, index: usize) -> Option<Tensor<1>> {
         self.each[index].take()
     }
 
-    /// What a gradient that is taken is still to be multiplied by.
+    /// The factor that is not yet applied to the taken gradients.
     pub(crate) fn factor(&self) -> Option<Tensor<1>> {
         self.factor.clone()
     }
 
-    /// All times a factor of shape `[1]`, which waits until they are used.
+    /// Multiplies all by a factor of shape `[1]`, applied when they are used.
     pub(crate) fn times(self, factor: Tensor<1>) -> Self {
         Self { factor: Some(factor), ..self }
     }
 
-    /// `f` of every gradient and its index.
+    /// Applies `f` to each index and gradient.
     pub(crate) fn map(self, f: impl Fn(usize, Tensor<1>) -> Tensor<1>) -> Self {
         let each = self.each.into_iter().enumerate().map(|(i, g)| g.map(|g| f(i, g))).collect();
         Self { each, ..self }
     }
 
-    /// The gradients in the order of the table.
+    /// The gradients, in the order of the table.
     pub fn iter(&self) -> impl Iterator<Item = Option<&Tensor<1>>> {
         self.each.iter().map(Option::as_ref)
     }

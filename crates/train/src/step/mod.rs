@@ -1,4 +1,4 @@
-//! A step: the model, its gradients, and the optimizer that moves it.
+//! A training step: forward and backward pass, clip, and update.
 
 pub mod clip;
 #[cfg(feature = "flex")]
@@ -16,12 +16,12 @@ use unitgain_model::{
     LanguageModel, ModelConfig, ModelError, Observe, ParamTable, Point, Precision, Probe, Transformer, cross_entropy,
 };
 
-/// A model with its optimizer: what one step needs.
+/// A model with its optimizer.
 #[derive(Clone, Debug)]
 pub struct Trainer<M = Transformer> {
     /// The model, on the autodiff device.
     pub model: M,
-    /// Its parameters, with the factors for this optimizer.
+    /// Its weights, with their factors for this optimizer.
     pub table: ParamTable,
     /// The optimizer.
     pub optimizer: Optimizer,
@@ -31,22 +31,22 @@ pub struct Trainer<M = Transformer> {
     dropout: bool,
     /// The plain device.
     device: Device,
-    /// Time spent so far, per part.
+    /// Time spent so far.
     pub clock: Clock,
 }
 
-/// What a step knows before anything moves; all of it is on the device.
+/// Loss and gradients of a step before its update, on the device.
 #[derive(Clone, Debug)]
 pub struct Measurement {
     /// Mean loss of the batches, of shape `[1]`.
     pub loss: Tensor<1>,
     /// Mean gradient of every parameter.
     pub gradients: Gradients,
-    /// Mean square of the scaled stream after each block, if it was observed.
+    /// Mean square of the scaled stream after each block, if observed.
     stream: Vec<Tensor<1>>,
 }
 
-/// Where the time goes. On an asynchronous device these are the times to enqueue.
+/// Time spent, by part. On an asynchronous device these are the times to enqueue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
     /// Forward passes and losses.
@@ -57,14 +57,14 @@ pub struct Clock {
     pub optimizer: Duration,
 }
 
-/// What the stream is multiplied by before it is squared, so that its mean square does not overflow before
-/// the norms do.
+/// Factor on the stream before squaring, so that its mean square overflows no earlier than the norms do.
 const STREAM_SCALE: f32 = 1.0 / (1u64 << 32) as f32;
 
-/// What one step measured. It stays on the device until [`read_rows`].
+/// The measurements of a step, on the device until [`read_rows`].
 #[derive(Debug)]
 pub struct Row {
-    /// Loss, squared norm after the clip, squared norm of each gradient, mean square of the stream after each block (if observed).
+    /// Loss, squared norm after the clip, squared norm of each gradient, mean square of the stream after each block (if
+    /// observed).
     values: Tensor<1>,
     parameters: usize,
 }
@@ -74,21 +74,21 @@ pub struct Row {
 pub struct HostRow {
     /// Mean loss of the step's batch.
     pub loss: f32,
-    /// Norm of all gradients together, after the clip.
+    /// Global gradient norm after the clip.
     pub grad_norm_clipped: f32,
-    /// Squared norm of the gradient of each parameter before the clip, in the order of the table.
+    /// Squared norm of each weight's gradient before the clip, in the order of the table.
     pub squares: Vec<f32>,
-    /// rms of the stream after each block; empty if it was not observed.
+    /// rms of the stream after each block; empty if not observed.
     pub stream_rms: Vec<f32>,
 }
 
 impl HostRow {
-    /// Norm of all gradients together, before the clip.
+    /// Global gradient norm before the clip.
     pub fn grad_norm(&self) -> f32 {
         self.squares.iter().sum::<f32>().sqrt()
     }
 
-    /// What of a step is not finite: the gradients from the first to the last, the loss, the stream.
+    /// Names what is not finite in the step: gradients from first to last, loss, or stream.
     pub fn not_finite(&self, table: &ParamTable) -> Option<String> {
         let not_finite = self.squares.iter().enumerate().filter(|(_, square)| !square.is_finite()).map(|(i, _)| i);
         let which: Vec<&str> = not_finite.map(|i| table.entries()[i].path.as_str()).collect();
@@ -114,7 +114,7 @@ impl HostRow {
 }
 
 impl Trainer {
-    /// Builds the model from `seed` on the autodiff side of `device`, a plain device.
+    /// Builds the model from `seed` on the autodiff side of `device` (a plain device).
     ///
     /// # Errors
     /// As [`ModelConfig::build`].
@@ -130,7 +130,7 @@ impl Trainer {
         Ok(Self { dropout, ..Self::of_model(built, optimizer, clip, seed, device) })
     }
 
-    /// The trainer that a resolved configuration asks for, on the autodiff side of `device`.
+    /// The trainer of a resolved configuration, on the autodiff side of `device`.
     ///
     /// # Errors
     /// As [`Trainer::new`].
@@ -139,19 +139,19 @@ impl Trainer {
         Ok(Self::of_built(config, built, device))
     }
 
-    /// As [`Trainer::of`], with a model that was built on the autodiff side of `device`.
+    /// As [`Trainer::of`], for a model built on the autodiff side of `device`.
     pub(crate) fn of_built(config: &RunConfig, built: (Transformer, ParamTable), device: &Device) -> Self {
         let dropout = config.model.dropout > 0.0;
         let trainer = Self::of_model(built, config.optimizer, config.train.clip, config.seed, device);
         Self { dropout, ..trainer }.with_precision(config.train.precision)
     }
 
-    /// Computes in another precision from now on; the weights stay f32.
+    /// Changes the precision of the forward and backward pass; the weights stay f32.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { model: self.model.with_precision(precision), ..self }
     }
 
-    /// Zeroes with another probability from now on.
+    /// Changes the dropout probability.
     pub fn with_dropout(self, dropout: f64) -> Self {
         Self { model: self.model.with_dropout(dropout), ..self }
     }
@@ -159,7 +159,7 @@ impl Trainer {
 
 impl<M: LanguageModel> Trainer<M> {
     /// A trainer of any model, built on the autodiff side of `device` (a plain device) with its table
-    /// ([`Builder::finish`](unitgain_model::weights::Builder::finish)). The masks of a dropout follow from `seed`.
+    /// ([`Builder::finish`](unitgain_model::weights::Builder::finish)). Dropout masks depend on `seed`.
     pub fn of_model(
         (model, table): (M, ParamTable),
         optimizer: OptimizerConfig,
@@ -171,8 +171,8 @@ impl<M: LanguageModel> Trainer<M> {
         Self { model, table, optimizer, clip, seed, dropout: true, device: device.clone(), clock: Clock::default() }
     }
 
-    /// One update from `batches`, the micro-batches of a step, at the scheduled learning rate `lr`.
-    /// Their gradients are averaged. With `observe` the row also holds the rms of the stream.
+    /// One update at the scheduled learning rate `lr`, with the mean gradient of `batches`, the step's micro-batches.
+    /// With `observe` the row also holds the rms of the stream.
     ///
     /// # Panics
     /// If there is no batch.
@@ -181,7 +181,7 @@ impl<M: LanguageModel> Trainer<M> {
         self.update(measured, lr)
     }
 
-    /// The loss and the gradients of `batches`, averaged: a step without its update.
+    /// Mean loss and mean gradients of `batches`: a step without its update.
     ///
     /// # Panics
     /// If there is no batch.
@@ -212,7 +212,7 @@ impl<M: LanguageModel> Trainer<M> {
         total.unwrap_or_else(|| panic!("a step needs at least one batch"))
     }
 
-    /// Moves the model along what was measured.
+    /// Clips the measured gradients and updates the model with them.
     pub fn update(self, Measurement { loss, gradients, stream }: Measurement, lr: f64) -> (Self, Row) {
         let started = Instant::now();
         let squares = gradients.squares(&self.device);
@@ -225,8 +225,8 @@ impl<M: LanguageModel> Trainer<M> {
         (Self { model, table, optimizer, clock, ..self }, Row { values, parameters })
     }
 
-    /// Mean loss over the asked tokens of `batches`, with dropout off and without a graph; one device read. NaN for no
-    /// token.
+    /// Mean loss over the target tokens of `batches`, without dropout and without a graph, in one device read. NaN
+    /// without any token.
     pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> f32 {
         let model = self.model.valid();
         let (losses, asked): (Vec<Tensor<1>>, Vec<f64>) =
@@ -244,8 +244,7 @@ impl<M: LanguageModel> Trainer<M> {
         &self.device
     }
 
-    /// Masks come from the device's generator, which is global: seeded by the step, they are the same
-    /// in a resumed run.
+    /// Seeds the device's global generator by the step, so that a resumed run draws the same dropout masks.
     pub fn seed_dropout(&self, micro: usize) {
         if self.dropout {
             use rand_chacha::rand_core::Rng;
@@ -265,14 +264,14 @@ impl Measurement {
     }
 }
 
-/// Mean loss of a model over the asked tokens of a batch, of shape `[1]`; `device` is the plain device, and `probe` sees the
+/// Mean loss over the target tokens of a batch, of shape `[1]`. `device` is the plain device; `probe` observes the
 /// forward pass.
 pub fn loss<M: LanguageModel>(model: &M, batch: &Batch, device: &Device, probe: &dyn Probe) -> Tensor<1> {
     let (tokens, targets) = batch.tensors(device);
     cross_entropy(model.logits(tokens, probe), targets, batch.weights(device))
 }
 
-/// Brings rows to the host in one transfer.
+/// Reads rows from the device in one transfer.
 pub fn read_rows(rows: &[Row]) -> Vec<HostRow> {
     if rows.is_empty() {
         return Vec::new();

@@ -1,14 +1,14 @@
-//! The learning rate over a run. A schedule gives a factor; a weight's rate is that factor times the
-//! optimizer's `lr` times the weight's own factor, so that groups keep their ratios at every step.
+//! Learning rate schedules. A schedule gives a factor per step; a weight's rate is that factor times the optimizer's
+//! `lr` times the weight's own factor, so the ratios between weights are constant.
 
 use serde::{Deserialize, Serialize};
 use unitgain_variant::{About, Fault, Variant, require, within};
 
-/// Linear warm-up, then one of four shapes. All lengths are in steps.
+/// Linear warm-up, followed by one of four shapes. All lengths are in steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScheduleConfig {
-    /// 1.
+    /// Constant at 1.
     Constant {
         /// Steps of linear warm-up. Default 0.
         #[serde(default)]
@@ -23,7 +23,7 @@ pub enum ScheduleConfig {
         #[serde(default = "min_ratio")]
         min_ratio: f64,
     },
-    /// A line from 1 down to `min_ratio` at the end of the run.
+    /// Linear from 1 down to `min_ratio` at the end of the run.
     Linear {
         /// Steps of linear warm-up. Default 0.
         #[serde(default)]
@@ -32,7 +32,7 @@ pub enum ScheduleConfig {
         #[serde(default = "min_ratio")]
         min_ratio: f64,
     },
-    /// 1, then a line down to `min_ratio` over the last `decay` steps (arXiv:2404.06395).
+    /// Constant at 1, then linear down to `min_ratio` over the last `decay` steps (arXiv:2404.06395).
     WarmupStableDecay {
         /// Steps of linear warm-up. Default 0.
         #[serde(default)]
@@ -94,7 +94,7 @@ impl ScheduleConfig {
         }
     }
 
-    /// Steps of decay at the end of the run, for the schedule that has them.
+    /// Steps of decay at the end of the run; 0 for the other schedules.
     pub(crate) fn decay(self) -> usize {
         match self {
             Self::WarmupStableDecay { decay, .. } => decay,
@@ -110,7 +110,7 @@ impl ScheduleConfig {
         }
     }
 
-    /// Refuses what does not fit a run of `steps`.
+    /// Checks that warm-up and decay fit into a run of `steps`.
     pub(crate) fn check_length(self, steps: usize) -> Result<(), Fault> {
         let (warmup, decay) = (self.warmup(), self.decay());
         let problem = format!("is longer than the run of train.steps = {steps}; shorten it or train longer");
@@ -119,10 +119,10 @@ impl ScheduleConfig {
         require(warmup + decay <= steps, "decay", decay, problem)
     }
 
-    /// The factor at step `t` of `steps`, both counted from 0.
+    /// The factor at step `t` of `steps`, counted from 0.
     ///
-    /// Warm-up is `(t + 1) / warmup`; after it `p = (t - warmup) / (steps - warmup)` goes from 0
-    /// towards 1, which it would reach at the step after the last.
+    /// Warm-up is `(t + 1) / warmup`; then `p = (t - warmup) / (steps - warmup)` rises from 0 towards 1, which it would
+    /// reach one step after the last.
     pub fn factor(self, t: usize, steps: usize) -> f64 {
         let warmup = self.warmup();
         if t < warmup {

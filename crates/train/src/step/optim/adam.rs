@@ -14,13 +14,13 @@ pub(super) fn eps() -> f64 {
     1e-8
 }
 
-/// `w -= lr m^ / (sqrt(v^) + eps)`, m^ and v^ the averages of the gradient and of its square over their bias
+/// `w -= lr m^ / (sqrt(v^) + eps)`, where m^ and v^ are the bias-corrected averages of the gradient and of its square
 /// (arXiv:1412.6980, algorithm 1).
 #[derive(Clone, Copy, Debug)]
 pub struct Adam {
-    /// Weights of the old averages.
+    /// Decay rates of the two averages.
     pub betas: [f64; 2],
-    /// Whether the decay is `w -= lr decay w` (arXiv:1711.05101, algorithm 2); else it is added to the gradient.
+    /// Whether the decay is `w -= lr decay w` (arXiv:1711.05101, algorithm 2); otherwise it is added to the gradient.
     pub is_decoupled: bool,
 }
 

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-/// What a step of AdamW or Lion takes away from a weight, beside its update.
+/// Decoupled weight decay of AdamW and Lion.
 ///
 /// ```toml
 /// weight_decay = 0.1
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum WeightDecay {
-    /// `lr value w`, lr the scheduled learning rate times the weight's factor, value times the weight's decay factor: under a
-    /// parametrization that divides a learning rate by the width, decay is multiplied by it, so that what is taken away
-    /// does not depend on the width (PyTorch's form, microsoft/mup 1.0.0's rule). A number alone stands for it.
+    /// `w -= lr value w`, with lr the weight's own learning rate and value times the weight's decay factor. A
+    /// parametrization that divides a learning rate by the width multiplies the decay by it, so that lr value is
+    /// independent of the width (PyTorch's form, microsoft/mup 1.0.0's rule). A plain number means this.
     Coupled {
-        /// Default 0.1.
+        /// Decay coefficient. Default 0.1.
         #[serde(default = "coupled")]
         value: f64,
     },
-    /// `s(t) value w`, s(t) the schedule's factor: whatever the learning rate is (arXiv:1711.05101, algorithm 2; the form of
-    /// u-muP, arXiv:2407.17465).
+    /// `w -= s(t) value w`, with s(t) the schedule's factor; independent of the learning rate (arXiv:1711.05101,
+    /// algorithm 2; as in u-muP, arXiv:2407.17465).
     Independent {
-        /// Part of the weight that a step takes away at the peak of the schedule. Default 1e-4.
+        /// Fraction of the weight removed per step at the peak of the schedule. Default 1e-4.
         #[serde(default = "independent")]
         value: f64,
     },
@@ -33,7 +33,7 @@ impl From<f64> for WeightDecay {
 }
 
 impl WeightDecay {
-    /// The number.
+    /// The coefficient.
     pub fn value(self) -> f64 {
         match self {
             Self::Coupled { value } | Self::Independent { value } => value,

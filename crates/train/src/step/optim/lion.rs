@@ -11,7 +11,7 @@ pub(super) fn betas() -> [f64; 2] {
 /// `w -= lr decay w; w -= lr sign(b1 m + (1 - b1) g); m = b2 m + (1 - b2) g` (arXiv:2302.06675, algorithm 2).
 #[derive(Clone, Copy, Debug)]
 pub struct Lion {
-    /// b1, of the average that is stepped along, and b2, of the one that is kept.
+    /// b1 for the average in the step, and b2 for the stored one.
     pub betas: [f64; 2],
 }
 

@@ -1,7 +1,7 @@
-//! Optimizers: one [`Rule`] a file, and one pass over the parameters in the order of the [`ParamTable`].
+//! Optimizers: one [`Rule`] per file, and one walk over the weights in the order of the [`ParamTable`].
 //!
-//! burn's own optimizers know one learning rate, weight decay and eps per group; here each weight has its own rule and
-//! factors, straight from the table.
+//! burn's own optimizers have one learning rate, weight decay and eps per group; here each weight has its own rule and
+//! factors from the table.
 
 mod adam;
 mod decay;
@@ -23,7 +23,7 @@ pub use lion::Lion;
 pub use rule::{Gradient, Moved, Rates, Rule, Weight};
 pub use sgd::Sgd;
 
-/// Which optimizer, and its settings. Weight decay is for matrices only.
+/// The optimizer and its settings. Weight decay applies to matrices only.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum OptimizerConfig {
@@ -33,13 +33,13 @@ pub enum OptimizerConfig {
         /// Learning rate. Default 1e-3.
         #[serde(default = "adam::lr")]
         lr: f64,
-        /// Averages of the gradient and of its square. Default [0.9, 0.95].
+        /// Decay rates of the averages of the gradient and of its square. Default [0.9, 0.95].
         #[serde(default = "adam::betas")]
         betas: [f64; 2],
         /// Added outside the root, after bias correction. Default 1e-8.
         #[serde(default = "adam::eps")]
         eps: f64,
-        /// Default coupled, 0.1.
+        /// Weight decay. Default coupled, 0.1.
         #[serde(default = "WeightDecay::default", deserialize_with = "shorthand::number_kind_or_table")]
         weight_decay: WeightDecay,
     },
@@ -48,29 +48,28 @@ pub enum OptimizerConfig {
         /// Learning rate. Default 1e-3.
         #[serde(default = "adam::lr")]
         lr: f64,
-        /// Averages of the gradient and of its square. Default [0.9, 0.95].
+        /// Decay rates of the averages of the gradient and of its square. Default [0.9, 0.95].
         #[serde(default = "adam::betas")]
         betas: [f64; 2],
         /// Added outside the root, after bias correction. Default 1e-8.
         #[serde(default = "adam::eps")]
         eps: f64,
-        /// Default 0.
+        /// Weight decay. Default 0.
         #[serde(default)]
         weight_decay: f64,
     },
-    /// `b = momentum b + g; w -= lr b`, with the decay added to g; Nesterov's form uses
-    /// `g + momentum b`.
+    /// `b = momentum b + g; w -= lr b`, with the decay added to g; with Nesterov, `w -= lr (g + momentum b)`.
     Sgd {
         /// Learning rate. Default 0.1.
         #[serde(default = "sgd::lr")]
         lr: f64,
-        /// Default 0.9.
+        /// Momentum. Default 0.9.
         #[serde(default = "sgd::momentum")]
         momentum: f64,
-        /// Default false.
+        /// Whether to use Nesterov momentum. Default false.
         #[serde(default)]
         nesterov: bool,
-        /// Default 0.
+        /// Weight decay. Default 0.
         #[serde(default)]
         weight_decay: f64,
     },
@@ -80,10 +79,10 @@ pub enum OptimizerConfig {
         /// Learning rate. Default 1e-4.
         #[serde(default = "lion::lr")]
         lr: f64,
-        /// The average that is stepped along and the one that is kept. Default [0.9, 0.99].
+        /// b1 for the average in the step, and b2 for the stored one. Default [0.9, 0.99].
         #[serde(default = "lion::betas")]
         betas: [f64; 2],
-        /// Default coupled, 0.1.
+        /// Weight decay. Default coupled, 0.1.
         #[serde(default = "WeightDecay::default", deserialize_with = "shorthand::number_kind_or_table")]
         weight_decay: WeightDecay,
     },
@@ -134,14 +133,14 @@ impl Variant for OptimizerConfig {
 }
 
 impl OptimizerConfig {
-    /// The learning rate that schedule and factors multiply.
+    /// The learning rate, before schedule and factors.
     pub fn lr(self) -> f64 {
         match self {
             Self::Adamw { lr, .. } | Self::Adam { lr, .. } | Self::Sgd { lr, .. } | Self::Lion { lr, .. } => lr,
         }
     }
 
-    /// The weight decay. That of Adam and SGD, which is added to the gradient, is coupled.
+    /// The weight decay. Adam and SGD add it to the gradient; it is coupled.
     pub fn weight_decay(self) -> WeightDecay {
         match self {
             Self::Adamw { weight_decay, .. } | Self::Lion { weight_decay, .. } => weight_decay,
@@ -167,8 +166,7 @@ impl OptimizerConfig {
         }
     }
 
-    /// The weight decay of one parameter, in the form in which a step takes away `lr decay w`: 0 for gains, biases and
-    /// scalars.
+    /// The weight decay of one weight, as the coefficient in `lr decay w`; 0 for gains, biases and scalars.
     pub fn decay_of(self, entry: &ParamEntry) -> f64 {
         match self.weight_decay() {
             _ if !entry.role().is_matrix() => 0.0,
@@ -177,22 +175,22 @@ impl OptimizerConfig {
         }
     }
 
-    /// Adam's eps of one parameter.
+    /// Adam's eps for one weight.
     pub fn eps_of(self, entry: &ParamEntry) -> f64 {
         self.eps() * entry.factors.eps
     }
 
-    /// The most tensors that it remembers of a weight.
+    /// Maximum number of state tensors per weight.
     pub(crate) fn most_states(self) -> usize {
         self.rule(Role::MlpIn).states().len()
     }
 
-    /// How the step of a hidden matrix depends on the size of its gradient.
+    /// How the update of a hidden matrix depends on the size of its gradient.
     pub fn update(self) -> Update {
         self.rule(Role::MlpIn).update()
     }
 
-    /// The rule that moves weights of a role.
+    /// The update rule of weights with this role.
     pub fn rule(self, _: Role) -> Arc<dyn Rule> {
         match self {
             Self::Adamw { betas, .. } => Arc::new(Adam { betas, is_decoupled: true }),
@@ -203,20 +201,20 @@ impl OptimizerConfig {
     }
 }
 
-/// An optimizer and what it remembers of every parameter.
+/// An optimizer and its state.
 #[derive(Clone, Debug)]
 pub struct Optimizer {
     config: OptimizerConfig,
-    /// Updates made.
+    /// Number of updates done.
     time: usize,
-    /// The rule of each parameter, in the order of the table.
+    /// The rule of each weight, in the order of the table.
     rules: Vec<Arc<dyn Rule>>,
-    /// What each rule remembers, by its [`Rule::states`]; nothing before the first gradient.
+    /// State of each weight, in the order of its [`Rule::states`]; empty before its first gradient.
     states: Vec<Vec<Tensor<1>>>,
 }
 
 impl Optimizer {
-    /// An optimizer that remembers nothing, for the parameters of `table`, which becomes that of its rules' updates.
+    /// An optimizer without state for the weights of `table`. Also returns the table with the factors for these rules.
     pub fn new(config: OptimizerConfig, table: ParamTable) -> (Self, ParamTable) {
         let rules: Vec<_> = table.iter().map(|entry| config.rule(entry.role())).collect();
         let states = vec![Vec::new(); rules.len()];
@@ -224,17 +222,17 @@ impl Optimizer {
         (Self { config, time: 0, rules, states }, table)
     }
 
-    /// Its settings.
+    /// The settings.
     pub fn config(&self) -> OptimizerConfig {
         self.config
     }
 
-    /// Number of updates made.
+    /// Number of updates done.
     pub fn time(&self) -> usize {
         self.time
     }
 
-    /// Names and tensors of what is remembered of each parameter, in the order of the table.
+    /// Names and tensors of each weight's state, in the order of the table.
     pub(crate) fn states(&self) -> impl Iterator<Item = (&'static [&'static str], &[Tensor<1>])> {
         self.rules.iter().map(|rule| rule.states()).zip(self.states.iter().map(Vec::as_slice))
     }
@@ -243,12 +241,12 @@ impl Optimizer {
         (self.time, self.states) = (time, states);
     }
 
-    /// One update. `lr` is the scheduled learning rate, which the factors of each weight multiply. A
-    /// parameter without a gradient stays.
+    /// One update at the scheduled learning rate `lr`, which each weight's factors multiply. A weight without a
+    /// gradient is unchanged.
     pub fn step<M: Module>(&mut self, model: M, table: &ParamTable, gradients: Gradients, lr: f64) -> M {
         self.time += 1;
         let factor = gradients.factor();
-        // Read where that waits for nothing.
+        // On the CPU backend the factor can be read without waiting.
         #[cfg(feature = "flex")]
         let on_host = match factor.clone().map(Tensor::try_into_primitive::<burn::backend::Flex>) {
             Some(Ok(factor)) => unitgain_kernels::slice(&unitgain_kernels::contiguous(factor))[0],
@@ -267,7 +265,7 @@ struct UpdateMapper<'a> {
     gradients: Gradients,
     lr: f64,
     index: usize,
-    /// What gradients are still to be multiplied by, and the same on the host where it is there.
+    /// Pending factor on the gradients, and its value if it is on the host (else 1).
     factor: Option<Tensor<1>>,
     on_host: f32,
 }

@@ -2,48 +2,48 @@ use burn::tensor::Tensor;
 use std::fmt::Debug;
 use unitgain_model::{Spec, Update};
 
-/// How one weight is moved by its gradient.
+/// The update rule of one weight.
 pub trait Rule: Debug + Send + Sync {
-    /// Names of the tensors that it remembers of a weight, each as large as the weight. A checkpoint keeps them under these.
+    /// Names of the state tensors, each of the weight's size. A checkpoint stores them under these names.
     fn states(&self) -> &'static [&'static str];
 
-    /// How a step depends on the size of the gradient: what a parametrization has to know.
+    /// How the update depends on the size of the gradient, which determines the factors of a parametrization.
     fn update(&self) -> Update;
 
-    /// The weight and what is remembered of it after one step.
+    /// The weight and its state after one step.
     fn step(&self, weight: Weight<'_>, gradient: Gradient) -> Moved;
 }
 
-/// A weight that is moved.
+/// A weight before its update.
 #[derive(Debug)]
 pub struct Weight<'a> {
-    /// Its values, flat and outside of any graph.
+    /// Values, flattened and outside any graph.
     pub values: Tensor<1>,
-    /// Its shape; linear weights are `[fan_in, fan_out]`.
+    /// Shape; linear weights are `[fan_in, fan_out]`.
     pub shape: &'a [usize],
-    /// What it is for, and its fans.
+    /// Role and fans.
     pub spec: &'a Spec,
     /// Number of this step, from 1.
     pub time: usize,
-    /// Its settings at this step.
+    /// Learning rate, decay and eps at this step.
     pub rates: Rates,
-    /// What is remembered of it, in the order of [`Rule::states`]; empty at its first step.
+    /// State, in the order of [`Rule::states`]; empty at the first step.
     pub states: Vec<Tensor<1>>,
 }
 
-/// A weight after a step.
+/// A weight after its update.
 #[derive(Debug)]
 pub struct Moved {
-    /// Its values, flat.
+    /// Values, flattened.
     pub values: Tensor<1>,
-    /// What is remembered of it, in the order of [`Rule::states`].
+    /// State, in the order of [`Rule::states`].
     pub states: Vec<Tensor<1>>,
 }
 
-/// The settings of one weight at one step.
+/// Settings of one weight at one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// The scheduled learning rate, times the factor of the weight.
+    /// The scheduled learning rate times the weight's factor.
     pub lr: f64,
     /// Weight decay.
     pub decay: f64,
@@ -51,7 +51,7 @@ pub struct Rates {
     pub eps: f64,
 }
 
-/// A flat gradient, and the factor that it is still to be multiplied by (the clip's).
+/// A flattened gradient with a pending factor (from the clip).
 #[derive(Debug)]
 pub struct Gradient {
     values: Tensor<1>,
@@ -60,12 +60,12 @@ pub struct Gradient {
 }
 
 impl Gradient {
-    /// `on_host` is the factor, where it is on the host.
+    /// `on_host` is the value of `factor`, if it is on the host.
     pub(super) fn new(values: Tensor<1>, factor: Option<Tensor<1>>, on_host: f32) -> Self {
         Self { values, factor, on_host }
     }
 
-    /// The gradient times its factor.
+    /// The gradient with the factor applied.
     pub fn scaled(self) -> Tensor<1> {
         match self.factor {
             Some(factor) => self.values * factor,
@@ -73,13 +73,13 @@ impl Gradient {
         }
     }
 
-    /// Whether a fused operation can take it.
+    /// Whether the fused update supports it.
     #[cfg(feature = "flex")]
     pub(super) fn is_fused(&self) -> bool {
         crate::step::fused::takes(&self.values)
     }
 
-    /// The gradient and its factor, apart.
+    /// The gradient, and the factor as a number.
     #[cfg(feature = "flex")]
     pub(super) fn parts(self) -> (Tensor<1>, f32) {
         (self.values, self.on_host)

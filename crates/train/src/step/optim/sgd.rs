@@ -11,9 +11,9 @@ pub(super) fn momentum() -> f64 {
 /// `b = momentum b + g; w -= lr b`, the decay added to g (Sutskever et al. 2013).
 #[derive(Clone, Copy, Debug)]
 pub struct Sgd {
-    /// Weight of the old b.
+    /// Decay rate of b.
     pub momentum: f64,
-    /// Whether the step is along `g + momentum b`.
+    /// Whether the update is `g + momentum b` (Nesterov).
     pub nesterov: bool,
 }
 
