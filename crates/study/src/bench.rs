@@ -1,4 +1,4 @@
-//! How fast a configuration trains, and how near that is to what the machine can do.
+//! Training speed of configurations, compared with the speed of the machine.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::Serialize;
@@ -10,14 +10,14 @@ use unitgain_norms::NormSite;
 use unitgain_train::step::read_rows;
 use unitgain_train::{Error, RunConfig, Task, Trainer, device, device::memory, folder::metrics};
 
-/// How much to measure.
+/// Number of steps and rounds of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Steps of each configuration before the first round. Default 3.
+    /// Warm-up steps per configuration before the first round. Default 3.
     pub warmup: usize,
-    /// Steps of each configuration in a round. Default 10.
+    /// Steps per configuration and round. Default 10.
     pub steps: usize,
-    /// Rounds, in which the configurations take turns. Default 3.
+    /// Number of rounds; in each, all configurations run in turn. Default 3.
     pub rounds: usize,
 }
 
@@ -27,58 +27,58 @@ impl Default for Effort {
     }
 }
 
-/// What was measured of one configuration. Times are in milliseconds a step, all logging included.
+/// Measurements of one configuration. Times are in milliseconds per step, logging included.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// Its name.
+    /// Name of the configuration.
     pub name: String,
-    /// Parameters that are trained.
+    /// Number of trainable parameters.
     pub parameters: usize,
-    /// Tokens of a step.
+    /// Tokens per step.
     pub tokens: usize,
-    /// Median.
+    /// Median time per step.
     pub ms: f64,
-    /// First and third quartile.
+    /// First and third quartile of the time per step.
     pub quartiles: [f64; 2],
-    /// Mean of the forward pass.
+    /// Mean time of the forward pass.
     pub forward: f64,
-    /// Mean of the backward pass.
+    /// Mean time of the backward pass.
     pub backward: f64,
-    /// Mean of norms, clip and update.
+    /// Mean time of gradient norms, clip and update.
     pub optimizer: f64,
-    /// Mean of the rest: data, and reading what is logged.
+    /// Mean time of the rest: data, and reading logged values.
     pub logging: f64,
-    /// Floating-point operations a step: of matrix products, a causal attention at half.
+    /// Floating-point operations per step, counting matrix products only, and causal attention by half.
     pub flops: f64,
-    /// Their part of what the machine's matrix product does in the same time.
+    /// Rate of `flops` relative to the machine's matrix product.
     pub utilization: f64,
-    /// Most memory of the process so far, in bytes.
+    /// Peak memory of the process so far, in bytes.
     pub peak_memory: Option<u64>,
 }
 
 impl Measured {
-    /// Tokens a second, by the median step.
+    /// Tokens per second, from the median step.
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens as f64 / self.ms * 1e3
     }
 }
 
-/// What the machine does, measured in the same run.
+/// Speed of the machine, measured in the same session.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// Largest rate of a product of square f32 matrices, in operations a second.
+    /// Maximum rate of f32 matrix products, in operations per second.
     pub product: f64,
-    /// Bytes a second that a copy reads and writes.
+    /// Bytes read and written per second by a copy.
     pub copy: f64,
-    /// Forward and backward pass of a norm on 8192 rows of 1024: name and milliseconds, and the bytes that it has
-    /// to read and write (x and y; x, dy and dx) a second as a part of the copy's.
+    /// Forward and backward pass of each norm on 8192 rows of 1024: name, milliseconds, and memory bandwidth (reading
+    /// and writing x and y; x, dy and dx) relative to the copy's.
     pub norms: Vec<(&'static str, f64, f64)>,
 }
 
-/// A configuration that is being measured.
+/// State of a configuration under measurement.
 struct Bench {
     name: String,
-    /// Operations of a step for one token.
+    /// Operations per token of a step.
     flops: f64,
     config: RunConfig,
     task: Task,
@@ -87,8 +87,8 @@ struct Bench {
     times: Vec<f64>,
 }
 
-/// Measures configurations, which take turns, and the machine. The parts of a step are those of the clock of a
-/// run: on an asynchronous device the times to enqueue them, which end in `logging`, where the step waits.
+/// Measures configurations in turns, and the machine. The parts of a step are those of a run's clock: on an
+/// asynchronous device the times to enqueue them, while `logging` includes the wait for the step.
 ///
 /// # Errors
 /// As [`RunConfig::prepare`] and [`threads`].
@@ -102,10 +102,10 @@ pub fn run(
     if is_host { device::on_threads(threads(configs)?, work)? } else { work() }
 }
 
-/// The number of threads of all configurations, which the machine is measured with too.
+/// The number of threads shared by all configurations, and used to measure the machine.
 ///
 /// # Errors
-/// [`Error::Value`] where they differ.
+/// [`Error::Value`] if they differ.
 pub fn threads(configs: &[(String, RunConfig)]) -> Result<usize, Error> {
     let first = configs.first().map_or(0, |(_, config)| config.threads);
     match configs.iter().find(|(_, config)| config.threads != first) {
@@ -129,7 +129,7 @@ fn measure(
     let mut benches = Vec::new();
     let prepared = configs.iter().map(|(name, config)| Ok((name, config.prepare()?)));
     let prepared = prepared.collect::<Result<Vec<_>, Error>>()?;
-    // All models are there at once.
+    // All models are in memory at once.
     memory::check_all(prepared.iter().map(|(_, (config, _))| config))?;
     for (name, (config, task)) in prepared {
         let device = device::from_name(&config.backend)?;
@@ -201,7 +201,7 @@ impl Bench {
     }
 }
 
-/// The shortest of several times of `f`, in seconds.
+/// The minimum time of `f` over several calls, in seconds.
 fn shortest(times: usize, mut f: impl FnMut()) -> f64 {
     let time = |_| {
         let started = Instant::now();
@@ -226,7 +226,7 @@ fn machine(device: &Device) -> Machine {
     let mut norms = Vec::new();
     for config in [NormConfig::layer_norm(), NormConfig::rms_norm()] {
         let norm = config.build(NormSite::of(width), &on_graph);
-        // The time of the product with dy and of its sum, which are not the norm's, is taken off.
+        // Subtract the time of the product with dy and its sum, which is not the norm's.
         let with = |f: &dyn Fn(Tensor<2>) -> Tensor<2>| {
             shortest(8, || {
                 let x = x.clone().require_grad();
@@ -242,7 +242,7 @@ fn machine(device: &Device) -> Machine {
     Machine { product, copy, norms }
 }
 
-/// Operations a second of the fastest product: ours on the CPU, else the backend's.
+/// Operations per second of the fastest product: our own on the CPU, otherwise the backend's.
 fn product(matrix: &dyn Fn(usize) -> Tensor<2>) -> f64 {
     let mut fastest = 0.0f64;
     for n in [512, 1024, 2048] {
@@ -263,7 +263,7 @@ fn product(matrix: &dyn Fn(usize) -> Tensor<2>) -> f64 {
     fastest
 }
 
-/// Bytes a second that a copy of `x` reads and writes.
+/// Bytes read and written per second by a copy of `x`.
 fn copy(x: &Tensor<2>) -> f64 {
     let bytes = 2.0 * 4.0 * x.shape().num_elements() as f64;
     #[cfg(feature = "flex")]
@@ -283,7 +283,7 @@ fn copy(x: &Tensor<2>) -> f64 {
     bytes / seconds
 }
 
-/// The elements, of a tensor of the CPU backend.
+/// The elements of a tensor of the CPU backend; None on other backends.
 #[cfg(feature = "flex")]
 fn host(x: &Tensor<2>) -> Option<Vec<f32>> {
     Some(unitgain_kernels::slice(&unitgain_kernels::Native::of(x)?.values()).to_vec())

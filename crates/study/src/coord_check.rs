@@ -1,8 +1,7 @@
-//! Coordinate check: whether what a few steps change in each activation depends on the width, or on the depth
-//! (arXiv:2203.03466, appendix D.1). Under a parametrization that transfers it does not.
+//! Coordinate check (arXiv:2203.03466, appendix D.1): whether the change of each activation over a few steps depends on
+//! the width or the depth. Under a parametrization that transfers hyperparameters it does not.
 //!
-//! The steps are without weight decay and dropout: what moves is what the gradient moves, and what it does not move says
-//! nothing.
+//! The steps have no weight decay and no dropout, so that all changes come from gradients.
 
 use crate::signal::{attention_logits, mean_and_std, slope};
 use burn::tensor::{FloatDType, Tensor};
@@ -13,87 +12,86 @@ use unitgain_model::{Branch, LanguageModel, Point, Precision, Probe, Transformer
 use unitgain_train::device::memory::Need;
 use unitgain_train::{Batch, Error, RunConfig, Trainer, calibrate, device};
 
-/// What is varied.
+/// The size that is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
-    /// `model.d_model`, with everything that follows from it.
+    /// `model.d_model`, and the widths derived from it.
     Width,
     /// `model.n_layers`.
     Depth,
 }
 
-/// How much is measured.
+/// Settings of a coordinate check.
 #[derive(Clone, Debug)]
 pub struct CoordCheckOptions {
     /// The size that is varied.
     pub axis: Axis,
-    /// At least two sizes.
+    /// Values of the size, at least two.
     pub sizes: Vec<usize>,
     /// Number of updates.
     pub steps: usize,
-    /// Number of seeds, from that of the configuration on.
+    /// Number of seeds, counting up from the configuration's.
     pub seeds: u64,
-    /// Largest slope, in octaves of change per octave of size, that is not called growth.
+    /// Maximum slope that does not count as growth, in octaves of change per octave of size.
     pub tolerance: f64,
 }
 
-/// One activation over the sizes.
+/// Results for one activation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Layer {
-    /// Which.
+    /// Name of the activation.
     pub name: String,
-    /// rms of its change since step 0, over the seeds, by size and step (from step 1).
+    /// rms change since step 0 over the seeds, by size and step (from step 1).
     pub changes: Vec<Vec<f64>>,
-    /// Slope of log2 of the change over log2 of the size, after each step: mean over seeds; NaN where it has not yet moved
+    /// Slope of log2(change) over log2(size) after each step, mean over seeds; NaN while the activation has not moved
     /// at every size and seed.
     pub slopes: Vec<f64>,
-    /// Standard deviation of the slopes over seeds; NaN for one seed.
+    /// Standard deviation of the slopes over the seeds; NaN for one seed.
     pub spread: Vec<f64>,
     /// Whether the changes grow with the size.
     pub verdict: Growth,
 }
 
-/// What the slopes of an activation say. Steps after which it has not yet moved at every size are left out.
+/// Growth of an activation's changes with the size, ignoring steps after which it has not moved at every size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Growth {
     /// The slope never exceeds the tolerance.
     Holds,
-    /// After some step it is: larger models move more.
+    /// The slope exceeds the tolerance after some step: larger models change more.
     Grows,
-    /// After every step it is below minus the tolerance: larger models move less. Attention logits and the output do so
-    /// under muP where query and head do not start at 0, by 1/sqrt(width) at most.
+    /// The slope is below minus the tolerance after every step: larger models change less. Attention logits and output
+    /// do so under muP unless query and head start at 0, by at most 1/sqrt(width).
     Shrinks,
-    /// At some size it did not move by more than rounding, so that there is no slope.
+    /// At some size the change is within rounding, so there is no slope.
     Still,
-    /// Over seeds the slope spreads by more than the tolerance, and reaches above it.
+    /// A slope's standard deviation over seeds exceeds the tolerance, and so does slope plus deviation.
     Undecided,
-    /// At some size it became a number that f32 does not have.
+    /// The activation overflows f32 at some size.
     Overflows,
 }
 
-/// What a check found.
+/// Results of a coordinate check.
 #[derive(Clone, Debug, Serialize)]
 pub struct CoordCheckReport {
     /// Results for each activation.
     pub layers: Vec<Layer>,
-    /// Number of different tokens that a batch asks for, the fewest of all batches. Where there is but one, nothing has to be
-    /// told from anything.
+    /// Number of distinct target tokens in a batch, minimum over batches. With a single one there is nothing to learn.
     pub targets: usize,
 }
 
-/// What all activations together say.
+/// Conclusion over all activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
-    /// Every activation moved, and none moved more in larger models.
+    /// All activations changed, and none changed more in larger models.
     Holds,
-    /// Some activation moved more in larger models, or overflowed.
+    /// Some activation changed more in larger models, or overflowed.
     Fails,
-    /// Some activation did not move, or differs too much between seeds, or there was nothing to learn: no reason to pass.
+    /// Some activation did not change, or varies too much between seeds, or there was nothing to learn.
     Undecided,
-    /// No activation moved.
+    /// No activation changed.
     NothingMoved,
 }
 
@@ -162,11 +160,11 @@ impl Axis {
     }
 }
 
-/// The model of a configuration at another size: the width with the MLP's, and with a constant head size the number of
+/// A configuration at another size: the width scales the MLP's width too and, with a constant head size, the number of
 /// heads.
 ///
 /// # Errors
-/// [`Error::Value`] where what is set does not grow to a whole number.
+/// [`Error::Value`] if a setting does not scale to an integer.
 pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig, Error> {
     let mut config = config.clone();
     let model = &mut config.model;
@@ -192,7 +190,7 @@ pub fn resized(config: &RunConfig, axis: Axis, size: usize) -> Result<RunConfig,
     Ok(config)
 }
 
-/// Runs every size and seed, telling `progress` when one is done.
+/// Checks the model of a configuration at all sizes and seeds; calls `progress` after each model.
 ///
 /// # Errors
 /// As [`RunConfig::prepare`], and for fewer than two different sizes, no step or no seed.
@@ -202,7 +200,7 @@ pub fn run(
     progress: &mut (dyn FnMut() + Send),
 ) -> Result<CoordCheckReport, Error> {
     options.check()?;
-    // Before anything is measured.
+    // Report errors of all sizes before the first measurement.
     for size in &options.sizes {
         resized(config, options.axis, *size)?.plan()?;
     }
@@ -216,18 +214,18 @@ pub fn run(
     })
 }
 
-/// One model of a check.
+/// A model under check.
 #[derive(Debug)]
 pub struct Subject<M = Transformer> {
-    /// The model with an optimizer without weight decay.
+    /// The model with an optimizer, without weight decay.
     pub trainer: Trainer<M>,
-    /// What it is trained on, step after step.
+    /// The batch of every step.
     pub batch: Batch,
-    /// Number of its blocks.
+    /// Number of blocks.
     pub blocks: usize,
     /// Learning rate of every step.
     pub lr: f64,
-    /// What it computes in.
+    /// Precision of its computation.
     pub precision: Precision,
 }
 
@@ -248,11 +246,11 @@ impl CoordCheckOptions {
     }
 }
 
-/// What one activation did.
+/// Changes of one activation.
 struct Movement {
-    /// rms of its change, by step.
+    /// rms change, by step.
     changes: Vec<f64>,
-    /// The change up to which it may be rounding, or has no effect on what it is added to.
+    /// Maximum change that may be rounding, or that is negligible where the activation is added.
     floor: f64,
 }
 
@@ -264,11 +262,11 @@ impl Movement {
 
 type Movements = BTreeMap<Name, Movement>;
 
-/// The check of any models: `build` makes the one of a size and a seed (from 0), whose activations are those that it shows to
-/// a [`Probe`]; `progress` is told when one is done.
+/// Checks any models: `build` makes the model of a size and a seed (from 0), whose activations are those it shows to a
+/// [`Probe`]. Calls `progress` after each model.
 ///
 /// # Errors
-/// Those of `build`, and [`Error::Config`] for fewer than two different sizes, no step or no seed.
+/// Errors of `build`, and [`Error::Config`] for fewer than two different sizes, no step or no seed.
 pub fn of_models<M: LanguageModel>(
     options: &CoordCheckOptions,
     mut build: impl FnMut(usize, u64) -> Result<Subject<M>, Error>,
@@ -330,7 +328,7 @@ fn growth(slopes: &[f64], spread: &[f64], tolerance: f64) -> Growth {
     }
 }
 
-/// Which activation; over depth only the first and the last block are compared.
+/// Name of an activation. Over depths, only the first and the last block are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     Embedding,
@@ -402,10 +400,10 @@ fn rms(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     (values.map(|x| x * x).sum::<f64>() / count).sqrt()
 }
 
-/// The change of an activation that is no more than rounding. What a branch writes is held against the stream, to which it
-/// is added, so that a branch may start at 0; logits against 1, what a softmax tells apart.
+/// The maximum change of an activation that counts as rounding. A branch output is measured relative to the stream it
+/// is added to, so that it may start at 0; logits relative to 1, the scale of a softmax.
 fn floor(name: Name, first: &BTreeMap<Name, Vec<f32>>, precision: Precision) -> f64 {
-    // Some roundings of f32, and one of bf16, whose changes are far above it at any usual learning rate.
+    // A few f32 rounding errors, or one of bf16; changes at usual learning rates are far larger.
     let rounding = match precision {
         Precision::F32 => 2f64.powi(-20),
         Precision::Bf16 => 2f64.powi(-8),
@@ -419,8 +417,8 @@ fn floor(name: Name, first: &BTreeMap<Name, Vec<f32>>, precision: Precision) -> 
     rounding * size
 }
 
-/// Every activation of a batch, as in training but without dropout: a norm of the batch would show its running averages
-/// otherwise, which move without a gradient.
+/// All activations of a batch in training mode without dropout: in evaluation mode a batch norm would show its running
+/// averages, which move without a gradient.
 fn seen<M: LanguageModel>(trainer: &Trainer<M>, batch: &Batch, blocks: usize, axis: Axis) -> BTreeMap<Name, Vec<f32>> {
     let probe = Seen { blocks, axis, all: RefCell::default() };
     let (tokens, _) = batch.tensors(trainer.device());
@@ -435,7 +433,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The numbers under which a block is compared: a single one is both the first and the last.
+    /// The names under which a block is compared; a single block is both first and last.
     fn indices(&self, block: usize) -> Vec<usize> {
         match self.axis {
             Axis::Width => vec![block],

@@ -1,4 +1,4 @@
-//! Where two runs part: the first step whose records differ, and the keys of their configurations that do.
+//! Differences between two runs: the first step whose records differ, and configuration keys.
 
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -7,55 +7,54 @@ use std::path::Path;
 use toml::Value;
 use unitgain_train::{Error, Record, RunConfig, folder::metrics};
 
-/// What two runs have in common, and what not.
+/// The differences between two runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunDiff {
-    /// Steps of which both runs have a record.
+    /// Number of steps recorded by both runs.
     pub compared: usize,
-    /// The first step whose records differ; None where there is none.
+    /// The first step whose records differ, if any.
     pub first: Option<MetricDiff>,
-    /// Records of steps that only the first run has, and that only the second has.
+    /// Records of steps that only the first or only the second run has.
     pub more: [More; 2],
-    /// Keys of the resolved configurations whose values differ, in alphabetical order.
+    /// Keys with different values in the resolved configurations, in alphabetical order.
     pub configuration: Vec<KeyDiff>,
 }
 
-/// A metric that differs, with its value in each run; None where a record does not have it.
+/// A metric that differs, with its value in each run; None if a record lacks it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MetricDiff {
     /// The step.
     pub step: usize,
-    /// Its field in `metrics.jsonl`, as `grad_norm_block[1]` or `grad_norm_role.query`.
+    /// Its field in `metrics.jsonl`, e.g. `grad_norm_block[1]` or `grad_norm_role.query`.
     pub metric: String,
-    /// In each run.
+    /// Value in each run.
     pub values: [Option<f64>; 2],
     /// Number of metrics that differ at this step.
     pub metrics: usize,
 }
 
-/// Records of one run at steps of which the other has none.
+/// Records of one run at steps that the other run did not record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct More {
-    /// How many.
+    /// Number of records.
     pub records: usize,
     /// The first of those steps.
     pub from_step: Option<usize>,
 }
 
-/// A key that differs, with its value in each run as TOML; None where a configuration does not have it.
+/// A key that differs, with its TOML value in each run; None if a configuration lacks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyDiff {
-    /// The key, as `model.block[0].norm.eps`.
+    /// The key, e.g. `model.block[0].norm.eps`.
     pub key: String,
-    /// In each run.
+    /// Value in each run.
     pub values: [Option<String>; 2],
 }
 
-/// Compares the records and the configurations of the runs in two folders. Speeds are not compared: they differ from one
-/// run to the next.
+/// Compares records and configurations of the runs in two folders. Speeds are ignored, because they always vary.
 ///
 /// # Errors
-/// As [`RunConfig::of_run`] and [`metrics::of_run`], for a folder that is not one of a run.
+/// As [`RunConfig::of_run`] and [`metrics::of_run`], for a folder that does not hold a run.
 pub fn runs(a: &Path, b: &Path) -> Result<RunDiff, Error> {
     let read = |folder: &Path| Ok::<_, Error>((RunConfig::of_run(folder, &[])?, metrics::of_run(folder)?));
     let ((config_a, records_a), (config_b, records_b)) = (read(a)?, read(b)?);
@@ -63,7 +62,7 @@ pub fn runs(a: &Path, b: &Path) -> Result<RunDiff, Error> {
 }
 
 impl RunDiff {
-    /// Compares two runs, whose records are in the order of their steps.
+    /// Compares two runs; records are sorted by step.
     pub fn new(configs: [&RunConfig; 2], records: [&[Record]; 2]) -> Self {
         let none = More { records: 0, from_step: None };
         let (mut compared, mut first, mut more) = (0, None, [none.clone(), none]);
@@ -88,12 +87,12 @@ impl RunDiff {
         Self { compared, first, more, configuration: keys(configs) }
     }
 
-    /// Whether nothing differs: every record of one run is one of the other, and so is every key.
+    /// Whether records and configurations are equal.
     pub fn is_equal(&self) -> bool {
         self.first.is_none() && self.more.iter().all(|more| more.records == 0) && self.configuration.is_empty()
     }
 
-    /// As JSON.
+    /// JSON text.
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
         struct Told<'a> {
@@ -106,14 +105,14 @@ impl RunDiff {
     }
 }
 
-/// The least step that is left.
+/// The lowest step among the remaining records.
 fn next_step(rest: [&[Record]; 2]) -> Option<usize> {
     rest.iter().filter_map(|records| records.first()).map(|record| record.step).min()
 }
 
 fn metric_of(a: &Record, b: &Record) -> Option<MetricDiff> {
     let (all_a, all_b) = (measured(a), measured(b));
-    // The usual case, without looking up each of many names.
+    // Fast path for equal records, without looking up metrics by name.
     let is_equal =
         |((name_a, a), (name_b, b)): (&(String, f64), &(String, f64))| name_a == name_b && a.to_bits() == b.to_bits();
     if all_a.len() == all_b.len() && all_a.iter().zip(&all_b).all(is_equal) {
@@ -139,7 +138,7 @@ fn is_same(a: Option<f64>, b: Option<f64>) -> bool {
     }
 }
 
-/// Every number of a record except the speed, by name, in the order of the file.
+/// All numbers of a record except the speed, by name, in file order.
 fn measured(record: &Record) -> Vec<(String, f64)> {
     let Record {
         step: _,
@@ -180,7 +179,7 @@ fn measured(record: &Record) -> Vec<(String, f64)> {
     all
 }
 
-/// The number that stands in the file: `0.1` of the `f32` that is nearest to it.
+/// The number as written in the file: `0.1` for the nearest `f32`.
 fn widened(x: f32) -> f64 {
     x.to_string().parse().unwrap_or(f64::from(x))
 }
@@ -188,7 +187,7 @@ fn widened(x: f32) -> f64 {
 fn keys(configs: [&RunConfig; 2]) -> Vec<KeyDiff> {
     let [a, b] = configs.map(|config| {
         let mut leaves = BTreeMap::new();
-        // When and how each was started is no key of a configuration.
+        // Start time and command are not part of the configuration.
         collect("", &RunConfig { origin: None, ..(*config).clone() }.to_value(), &mut leaves);
         leaves
     });
@@ -197,7 +196,7 @@ fn keys(configs: [&RunConfig; 2]) -> Vec<KeyDiff> {
     differ.map(|key| KeyDiff { key: key.clone(), values: [a.get(key).cloned(), b.get(key).cloned()] }).collect()
 }
 
-/// Each value that is no table, as TOML, by its key.
+/// Collects all values except tables as TOML, by key.
 fn collect(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
     match value {
         Value::Table(table) => {
@@ -211,7 +210,7 @@ fn collect(path: &str, value: &Value, leaves: &mut BTreeMap<String, String>) {
                 collect(&format!("{path}[{i}]"), value, leaves);
             }
         }
-        // As short as it can be: 1e-8.
+        // In the shortest form: 1e-8.
         Value::Float(x) => {
             leaves.insert(path.into(), format!("{x:?}"));
         }
@@ -263,7 +262,7 @@ mod tests {
         assert!(diff(&[], &[]).is_equal());
     }
 
-    /// Each metric on its own, by the name of its field.
+    /// Changes each metric alone, found by the name of its field.
     #[test]
     fn the_first_step_and_metric_that_differ_are_found() {
         type Change = fn(&mut Record);

@@ -1,7 +1,7 @@
-//! What is measured of models and runs: the signal at init, the coordinate check, sanity checks against the literature, speed,
-//! comparisons, sweeps, differences and replays of runs, and their plots.
+//! Studies of models and runs: signal at init, coordinate check, sanity checks against the literature, speed,
+//! comparisons, sweeps, differences and replays of runs, and plots.
 //!
-//! It stands on `unitgain-train` and never prints: it reports to its caller and uses `tracing`.
+//! Built on `unitgain-train`. It never prints: it reports to its caller and uses `tracing`.
 
 pub mod bench;
 pub mod compare;

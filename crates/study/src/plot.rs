@@ -1,4 +1,4 @@
-//! Curves as SVG, or PNG where that is compiled in, readable on light and on dark ground.
+//! Plots as SVG, or with the feature `png` as PNG, readable on light and dark backgrounds.
 
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::element::DashedPathElement;
@@ -7,30 +7,30 @@ use std::path::Path;
 use unitgain_train::Error;
 use unitgain_train::folder::files::write_atomically;
 
-/// One plot of several.
+/// One plot of a figure.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// Above it.
+    /// Title above the plot.
     pub title: String,
-    /// Of the axes.
+    /// Labels of the x and y axes.
     pub labels: [String; 2],
-    /// Whether each axis is logarithmic; what is not positive is then left out.
+    /// Whether each axis is logarithmic; values that are not positive are then omitted.
     pub log: [bool; 2],
-    /// Curves with their names, in the order of the legend.
+    /// Name and points of each curve, in the order of the legend.
     pub curves: Vec<(String, Vec<[f64; 2]>)>,
-    /// Points that are marked, on the curve of that index.
+    /// Marked points, with the index of their curve.
     pub marks: Vec<(usize, [f64; 2])>,
 }
 
-/// Of a panel without its legend.
+/// Size of a panel without its legend, in pixels.
 const SIZE: (u32, u32) = (560, 400);
-/// Of the legend: length of a line sample, first row, distance of rows.
+/// Layout of the legend: length of a line sample, first row, distance of rows.
 const SAMPLE: i32 = 24;
 const TOP: i32 = 44;
 const ROW: i32 = 18;
-/// Text and axes: as far from white as from black.
+/// Colour of text and axes, with equal contrast on black and white.
 const GREY: RGBColor = RGBColor(128, 128, 128);
-/// Okabe and Ito's colours, which the colour-blind tell apart, as far as they are seen on both grounds.
+/// The colour-blind safe colours of Okabe and Ito that are visible on both backgrounds.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 133, 202),
     RGBColor(230, 120, 0),
@@ -41,10 +41,10 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(150, 140, 60),
 ];
 
-/// Writes the panels beside each other into an SVG file, or with the feature `png` into a PNG file.
+/// Writes the panels side by side to an SVG file, or with the feature `png` to a PNG file.
 ///
 /// # Errors
-/// [`Error::Io`], and those of [`check`].
+/// [`Error::Io`], and errors of [`check`].
 pub fn write(path: &Path, panels: &[Panel]) -> Result<(), Error> {
     let format = format_of(path)?;
     let failed = |problem: String| Error::Io {
@@ -62,11 +62,10 @@ pub fn write(path: &Path, panels: &[Panel]) -> Result<(), Error> {
     write_atomically(path, &bytes)
 }
 
-/// Refuses a name that [`write()`] refuses, before what is to be drawn was computed.
+/// Checks a file name for [`write()`] before anything is computed.
 ///
 /// # Errors
-/// [`Error::Value`] for a name that does not end in .svg, or in .png where that is compiled in, or whose folder is not
-/// there.
+/// [`Error::Value`] if the name does not end in .svg (or in .png with that feature), or its folder does not exist.
 pub fn check(path: &Path) -> Result<(), Error> {
     format_of(path)?;
     let refuse = |problem: &str| Err(Error::value("--plot", format!("{:?}", path.display().to_string()), problem));
@@ -95,7 +94,7 @@ fn format_of(path: &Path) -> Result<Format, Error> {
     }
 }
 
-/// Twice as many pixels as the SVG has units, on white: most viewers show no ground of their own.
+/// Twice as many pixels as the SVG has units, on white, because most viewers draw no background.
 #[cfg(feature = "png")]
 fn png(svg: &str) -> Result<Vec<u8>, String> {
     use resvg::{tiny_skia, usvg};
@@ -103,7 +102,7 @@ fn png(svg: &str) -> Result<Vec<u8>, String> {
     let mut options = usvg::Options::default();
     let fonts = options.fontdb_mut();
     fonts.load_system_fonts();
-    // What "sans-serif" stands for differs by system; any font is better than no text.
+    // The font of "sans-serif" depends on the system; any font is better than no text.
     let usual = ["DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica"];
     let known: Vec<String> = fonts.faces().flat_map(|face| &face.families).map(|(family, _)| family.clone()).collect();
     let family = usual.iter().map(ToString::to_string).find(|family| known.contains(family));
@@ -142,7 +141,7 @@ fn draw(text: &mut String, panels: &[Panel]) -> Drawn {
     root.present().map_err(|e| e.to_string())
 }
 
-/// Of a panel with its legend: the legend has room for the longest name and for all curves of any panel.
+/// Size of a panel with its legend, which fits the longest name and the curves of any panel.
 fn size(panels: &[Panel]) -> (u32, u32) {
     let legends = || panels.iter().filter(|panel| panel.curves.len() > 1);
     let longest = legends().flat_map(|panel| &panel.curves).map(|(name, _)| name.chars().count()).max();
@@ -151,7 +150,7 @@ fn size(panels: &[Panel]) -> (u32, u32) {
     (SIZE.0 + width, SIZE.1.max(2 * TOP as u32 + ROW as u32 * most as u32))
 }
 
-/// Names and samples of the curves, in an area of its own: over the curves it would hide some.
+/// Draws the legend in an area of its own, where it hides no curve.
 fn legend(area: &Area<'_>, panel: &Panel) -> Drawn {
     for (i, (name, _)) in panel.curves.iter().enumerate() {
         let y = TOP + ROW * i as i32;
@@ -176,7 +175,7 @@ fn font(size: i32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&GREY)
 }
 
-/// The part of an axis that the curves take, and a little more.
+/// The range of an axis: the curves with a margin.
 fn range(panel: &Panel, axis: usize) -> std::ops::Range<f64> {
     let values: Vec<f64> = shown(panel).map(|point| point[axis]).collect();
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -229,7 +228,7 @@ where
         .map_err(said)?;
     for (i, (_, points)) in panel.curves.iter().enumerate() {
         let colour = COLOURS[i % COLOURS.len()];
-        // Dashes tell the curves of the second round of colours apart.
+        // Dashes distinguish curves whose colours repeat.
         let points: Vec<(f64, f64)> = points.iter().filter(|p| is_shown(panel, **p)).map(|[x, y]| (*x, *y)).collect();
         let style = colour.stroke_width(2);
         if i < COLOURS.len() {
@@ -258,7 +257,7 @@ fn number(x: f64) -> String {
     }
 }
 
-/// The number at 1, 2 and 5 of a decade, nothing at what lies too near.
+/// Labels only 1, 2 and 5 of a decade, to keep labels apart.
 fn sparse(x: f64) -> String {
     let text = format!("{x:.0e}");
     if ["1e", "2e", "5e"].iter().any(|start| text.starts_with(start)) { number(x) } else { String::new() }

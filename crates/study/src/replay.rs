@@ -1,4 +1,4 @@
-//! One step of a run, made again and looked at from inside: where the first number stands that is not finite.
+//! Repeats one step of a run and inspects its tensors, to find the first number that is not finite.
 
 use crate::signal::attention_logits;
 use burn::module::ParamId;
@@ -16,7 +16,7 @@ use unitgain_train::{
     Batch, Error, Gradients, RunConfig, Summary, Trainer, calibrate, device, folder::metrics, loss, read_rows,
 };
 
-/// The part of a step that a number belongs to.
+/// A part of a training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -39,18 +39,18 @@ impl Phase {
     }
 }
 
-/// A tensor of a step.
+/// Statistics of one tensor of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TensorStats {
     /// Part of the step.
     pub pass: Phase,
     /// Index of the block, for tensors inside one.
     pub block: Option<usize>,
-    /// Role of the weight that it belongs to: the output of that linear layer, its gradient, or itself.
+    /// Role of the weight to which the tensor belongs, as its layer's output, its gradient, or the weight itself.
     pub role: Option<String>,
-    /// What it is.
+    /// Name of the tensor.
     pub what: String,
-    /// Largest size of its finite elements.
+    /// Maximum absolute value of its finite elements.
     pub largest: f64,
     /// Number of elements that are not finite.
     pub not_finite: usize,
@@ -58,18 +58,18 @@ pub struct TensorStats {
     pub elements: usize,
 }
 
-/// A step, in the order in which it computes.
+/// Statistics of all tensors of a step, in the order of computation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replay {
     /// The step.
     pub step: usize,
-    /// Step of the checkpoint that it was made from; 0 for the weights before the first step.
+    /// Step of the checkpoint from which it was repeated; 0 for the initial weights.
     pub from: usize,
     /// Learning rate of the step.
     pub lr: f64,
     /// Loss of the step; `null` in JSON where it is not finite.
     pub loss: f32,
-    /// Whether loss and gradients of the step, made as the run makes it, are finite.
+    /// Whether loss and gradients are finite when the step is computed as in the run.
     pub is_finite: bool,
     /// Statistics of each inspected tensor.
     pub looks: Vec<TensorStats>,
@@ -82,10 +82,9 @@ impl Replay {
     }
 }
 
-/// Makes a step of the run in a folder again, from the newest checkpoint before it or from the first step, and looks at
-/// every tensor that it passes. A step that diverged is made as it diverged, the last time if it did so twice; every other
-/// as it was after the run went back for the last time. Nothing is written. `on_step` is told each step on the way, and the
-/// last.
+/// Repeats a step of the run in a folder, from the newest checkpoint before it or from the first step, and inspects all
+/// its tensors. A step that diverged is repeated as it diverged (the last time, if several); any other step as after
+/// the run's last rewind. Nothing is written. `on_step` gets the steps done, including the last, and their total.
 ///
 /// # Errors
 /// As [`Checkpoint::read`] and [`RunConfig::prepare`]; [`Error::Config`] for a step that the run does not have.
@@ -120,7 +119,7 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
         }
         let batches = config.batches(&task, step);
         let mut looks = Vec::new();
-        // A forward pass moves running averages, which the step itself does once more.
+        // Inspect a copy: the forward pass updates running averages, and the step itself does so again.
         let before =
             weights::of(&trainer.model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
         for (micro, batch) in batches.iter().enumerate() {
@@ -152,13 +151,13 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
     })
 }
 
-/// The way that a run took to a step.
+/// The history of a run before a step.
 struct Course {
-    /// What happened before.
+    /// Divergences before the step.
     divergences: Vec<Divergence>,
-    /// Last step whose checkpoint is of this way: the run may have gone back behind later ones.
+    /// Last step with a checkpoint of this history: later checkpoints may predate a rewind.
     common: usize,
-    /// Loss that the run recorded of the step.
+    /// The recorded loss of the step.
     recorded: Option<f32>,
 }
 
@@ -179,7 +178,7 @@ impl Course {
         Ok(Self { divergences, common, recorded: recorded.filter(|_| diverged.is_none()) })
     }
 
-    /// What the learning rate of a step is multiplied by: that of the last time that the run went back before it.
+    /// Factor on the learning rate of a step, from the last rewind before it.
     fn rate(&self, step: usize) -> f64 {
         let rates = self.divergences.iter().rev().filter_map(|divergence| match divergence.action {
             Action::Rewound { to, rate } if to < step => Some(rate),
@@ -193,7 +192,7 @@ impl Course {
     }
 }
 
-/// The newest checkpoint before a step, and not after another one.
+/// The newest checkpoint before `step`, and not after `last`.
 fn before(folder: &Path, step: usize, last: usize) -> Result<Option<Checkpoint>, Error> {
     let folder = folder.join(CHECKPOINTS);
     let all = if folder.is_dir() { checkpoint::list(&folder)? } else { Vec::new() };
@@ -276,7 +275,7 @@ fn named(point: Point) -> String {
     }
 }
 
-/// Looks at every tensor that a forward pass shows, and adds a zero to the stream whose gradient is the stream's.
+/// Inspects the tensors of a forward pass, and adds a zero to the stream in order to get the stream's gradient.
 struct Seen<'a> {
     table: &'a ParamTable,
     paths: HashMap<ParamId, String>,

@@ -1,6 +1,5 @@
-//! Six checks of what everyone relies on, computed with this project's own layers: norms against burn's, what
-//! a mean and a batch do to them, where each placement leaves the gradient, and what init and depth do to a
-//! signal. `unitgain sanity` prints them.
+//! Six sanity checks with this project's own layers: norms against burn's, invariance to mean and batch, gradients by
+//! placement, and the effect of init and depth on a signal. `unitgain sanity` prints them.
 
 use burn::module::Module;
 use burn::nn::{LayerNormConfig, RmsNormConfig};
@@ -13,17 +12,17 @@ use unitgain_residual::{Branch, Joint, Placement, Residual, ScaleConfig, Site, S
 /// Sizes of the checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Width of (a), (b) and (d). Default 64.
+    /// Width in (a), (b) and (d). Default 64.
     pub width: usize,
-    /// Blocks of (d). Default 48.
+    /// Blocks in (d). Default 48.
     pub depth: usize,
-    /// Rows of (d). Default 16.
+    /// Rows in (d). Default 16.
     pub rows: usize,
-    /// Fans of (e). Default 512.
+    /// Fan-in and fan-out in (e). Default 512.
     pub fan: usize,
-    /// Rows of (e). Default 4096.
+    /// Rows in (e). Default 4096.
     pub fan_rows: usize,
-    /// Blocks of (f), each with two writes. Default 50.
+    /// Blocks in (f), each with two branches. Default 50.
     pub layers: usize,
 }
 
@@ -33,7 +32,7 @@ impl Default for Sizes {
     }
 }
 
-/// What the checks take at most, in bytes.
+/// Maximum memory of the checks, in bytes.
 pub const MEMORY: f64 = 1e8;
 
 /// One measured quantity, over all seeds.
@@ -41,18 +40,18 @@ pub const MEMORY: f64 = 1e8;
 pub struct Check {
     /// Letter of the check and name of the quantity.
     pub key: &'static str,
-    /// What is measured.
+    /// Description of the quantity.
     pub what: &'static str,
-    /// What the theory or the reference says.
+    /// Expected value, from theory or a reference.
     pub expected: String,
-    /// Of each seed.
+    /// Value for each seed.
     pub measured: Vec<f64>,
-    /// Where their mean has to be; None is no bound.
+    /// Lower and upper bound of the mean; None is unbounded.
     pub allowed: [Option<f64>; 2],
 }
 
 impl Check {
-    /// Whether the mean is where it has to be. A NaN is nowhere.
+    /// Whether the mean is within bounds; false for NaN.
     pub fn passed(&self) -> bool {
         let ([least, most], mean) = (self.allowed, self.mean());
         mean.is_finite() && least.is_none_or(|least| mean >= least) && most.is_none_or(|most| mean <= most)
@@ -70,7 +69,7 @@ impl Check {
     }
 }
 
-/// Runs every check on seeds `0..seeds` and tells `progress` each seed that is done.
+/// Runs all checks on seeds `0..seeds`; calls `progress` after each seed.
 pub fn run(seeds: u64, sizes: Sizes, device: &Device, progress: &mut dyn FnMut(u64)) -> Vec<Check> {
     let mut checks = checks(sizes);
     for seed in 0..seeds {
@@ -89,8 +88,8 @@ pub fn run(seeds: u64, sizes: Sizes, device: &Device, progress: &mut dyn FnMut(u
     checks
 }
 
-/// The checks in the order in which they are computed. The ranges of (d) are two thirds of the least and one
-/// and a half times the largest of 20 seeds in PyTorch, at 48 blocks of width 64.
+/// The checks in order of computation. The bounds of (d) are 2/3 of the minimum and 3/2 of the maximum over 20 seeds in
+/// PyTorch, for 48 blocks of width 64.
 fn checks(sizes: Sizes) -> Vec<Check> {
     let writes = 1.0 + 2.0 * sizes.layers as f64;
     let variance = 1.0 - std::f64::consts::FRAC_1_PI;
@@ -150,7 +149,7 @@ fn checks(sizes: Sizes) -> Vec<Check> {
     ]
 }
 
-/// Standard normal numbers of this seed.
+/// Standard normal numbers of a seed.
 fn draw(seed: u64, path: &str, shape: [usize; 2], device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(sample::normal(seed, path, shape[0] * shape[1], 1.0), shape), device)
 }
@@ -159,7 +158,7 @@ fn scalar<const D: usize>(x: Tensor<D>) -> f64 {
     f64::from(x.into_scalar::<f32>())
 }
 
-/// Largest size of an entry; NaN where one is no number, which the maximum of a device may pass over.
+/// Maximum absolute value; NaN if any entry is NaN, which a device's maximum may ignore.
 fn largest<const D: usize>(x: Tensor<D>) -> f64 {
     let values: Vec<f32> = x.into_data().iter::<f32>().collect();
     if values.iter().any(|v| v.is_nan()) {
@@ -168,7 +167,7 @@ fn largest<const D: usize>(x: Tensor<D>) -> f64 {
     values.iter().fold(0.0, |most, v| most.max(f64::from(v.abs())))
 }
 
-/// Largest difference of what has to be the same; NaN where there is nothing but zeros to be the same.
+/// Maximum absolute difference of tensors that should be equal; NaN if both are all zeros.
 fn difference<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f64 {
     match largest(a.clone()) > 0.0 && largest(b.clone()) > 0.0 {
         true => largest(a - b),
@@ -176,7 +175,7 @@ fn difference<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> f64 {
     }
 }
 
-/// (a) and (b): our norms against burn's, and what a constant added to the input does to them.
+/// (a) and (b): our norms against burn's, and the effect of a constant added to the input.
 fn norms(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     let d = sizes.width;
     let x = draw(seed, "sanity/norms", [8, d], device);
@@ -193,7 +192,7 @@ fn norms(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     ]
 }
 
-/// (c): one training step of BatchNorm on 32 rows of 2 N(0, 1) + 5, and the same rows in evaluation.
+/// (c): BatchNorm on 32 rows of 2 N(0, 1) + 5, in a training step and then in evaluation.
 fn batch_norm(seed: u64, device: &Device) -> Vec<f64> {
     let x = draw(seed, "sanity/batch", [32, 16], device) * 2.0 + 5.0;
     let norm = BatchNorm::new(16, 1e-5, 0.1, &device.clone().autodiff());
@@ -203,9 +202,9 @@ fn batch_norm(seed: u64, device: &Device) -> Vec<f64> {
     vec![difference(trained, evaluated), largest(norm.running().0.inner()), mean]
 }
 
-/// (d): gradient norm of the last block's weight over that of the first, at init, in a stack of residual
-/// blocks of one linear layer each (with PyTorch's default init) and a linear head: quadratic loss and
-/// cross-entropy, pre_norm and post_norm each.
+/// (d): gradient norm of the last block's weight relative to the first's, at init, in a stack of residual blocks of one
+/// linear layer each (PyTorch's default init) with a linear head: quadratic loss and cross-entropy, pre_norm and
+/// post_norm each.
 fn gradients(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     let losses: [fn(Tensor<2>, u64) -> Tensor<1>; 2] = [
         |y, _| y.square().mean(),
@@ -223,7 +222,7 @@ fn gradients(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     ratios.collect()
 }
 
-/// The ratio of (d) for one placement and one loss of the head's output and the seed.
+/// The ratio of (d) for a placement, and a loss given the head's output and the seed.
 pub fn last_over_first(
     seed: u64,
     placement: Placement,
@@ -254,14 +253,14 @@ pub fn last_over_first(
     }
     let (weight, bias) = linear("sanity/head");
     let gradients = loss(module::linear(stream.x, weight, Some(bias)), seed).backward();
-    // Without a gradient there is no ratio.
+    // A weight without gradient has no ratio.
     let norm = |weight: &Tensor<2>| {
         weight.grad(&gradients).map_or(f64::NAN, |gradient| scalar(gradient.square().sum().sqrt()))
     };
     norm(&weights[sizes.depth - 1]) / norm(&weights[0])
 }
 
-/// (e): a linear layer and ReLU on rows with E[x^2] = 1.
+/// (e): a linear layer with ReLU on rows with E[x^2] = 1.
 fn second_moments(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     let n = sizes.fan;
     let x = draw(seed, "sanity/rows", [sizes.fan_rows, n], device);
@@ -277,7 +276,7 @@ fn second_moments(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     vec![second, scalar(behind(Scheme::xavier()).square().mean()), variance]
 }
 
-/// (f): the variance of a stream into which every branch writes N(0, 1), over that of its start.
+/// (f): growth of the variance of a stream to which each branch adds N(0, 1).
 fn growth(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     let shape = [512, 64];
     let variance = |x: &Tensor<2>| {
@@ -324,7 +323,7 @@ mod tests {
         assert!(!passed(&[1.0, f64::NAN], [Some(0.0), None]));
     }
 
-    /// A difference that must be 0 is so of two zeros, and the largest entry may be beside one that is no number.
+    /// Two zero tensors must not pass as equal, and a NaN must not hide behind the largest entry.
     #[test]
     fn what_is_not_there_is_no_small_difference() {
         let row = |values: [f32; 3]| Tensor::<1>::from_floats(values, &Device::flex());

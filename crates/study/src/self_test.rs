@@ -1,5 +1,5 @@
-//! Whether a device computes what the CPU computes. A driver can be wrong without an error: models then train
-//! with a constant loss.
+//! Self-test of a device against the CPU. A faulty driver can be wrong without an error; models then train with a
+//! constant loss.
 
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation, module};
@@ -11,27 +11,27 @@ use unitgain_train::device;
 use unitgain_train::folder::files::{HASH_START, hash, write_atomically};
 use unitgain_train::{ClipConfig, DataConfig, Error, OptimizerConfig, Trainer, read_rows};
 
-/// What one operation gave on the device.
+/// Result of one operation on the device.
 #[derive(Clone, Debug)]
 pub struct Check {
     /// The operation, forward and backward.
     pub operation: &'static str,
-    /// Largest difference from the CPU, in units of the CPU's largest value (of at least 1) of the output or a gradient;
-    /// what went wrong, where it did not run, or there was nothing to compare.
+    /// Maximum difference from the CPU over output and gradients, relative to the CPU's maximum absolute value (at
+    /// least 1); or the reason why it could not be compared.
     pub difference: Result<f32, String>,
 }
 
-/// Above any rounding, below any fault seen.
+/// Maximum difference: above any rounding error, below any fault seen.
 const ALLOWED: f32 = 2e-3;
 
 impl Check {
-    /// Whether it is what the CPU gives, but for rounding.
+    /// Whether the results agree up to rounding.
     pub fn passed(&self) -> bool {
         matches!(self.difference, Ok(difference) if difference <= ALLOWED)
     }
 }
 
-/// The output of an operation and each of its gradients; why not, where one is missing.
+/// Output and gradients of an operation; an error if one is missing.
 type Parts = Result<Vec<Vec<f32>>, String>;
 
 type Operation = (&'static str, fn(&Device) -> Parts);
@@ -46,7 +46,7 @@ const OPERATIONS: [Operation; 7] = [
     ("training step", training_step),
 ];
 
-/// Runs every operation on a plain device and compares it with `reference`.
+/// Compares every operation on a plain device with `reference`.
 pub fn run(device: &Device, reference: &Device, on_check: &mut dyn FnMut(&Check)) -> Vec<Check> {
     OPERATIONS
         .iter()
@@ -58,11 +58,11 @@ pub fn run(device: &Device, reference: &Device, on_check: &mut dyn FnMut(&Check)
         .collect()
 }
 
-/// Runs the test for a backend by its name, unless this device, driver and version have passed before. The CPU's
-/// own backend is not tested.
+/// Tests a backend by name, unless this device, driver and version have passed before. The CPU's own backend is not
+/// tested.
 ///
 /// # Errors
-/// [`Error::Device`] names the operations that failed.
+/// [`Error::Device`] with the operations that failed.
 pub fn ensure(name: &str, on_check: &mut dyn FnMut(&Check)) -> Result<(), Error> {
     if name == "flex" {
         return Ok(());
@@ -86,7 +86,7 @@ pub fn ensure(name: &str, on_check: &mut dyn FnMut(&Check)) -> Result<(), Error>
         })
         .collect();
     if failed.is_empty() {
-        // A cache that cannot be written costs the next run a few seconds.
+        // Without a writable cache the next run repeats the test, which takes a few seconds.
         if let Some(file) = known {
             let _ = file.parent().map(std::fs::create_dir_all);
             let _ = write_atomically(&file, name.as_bytes());
@@ -101,7 +101,7 @@ pub fn ensure(name: &str, on_check: &mut dyn FnMut(&Check)) -> Result<(), Error>
     Err(Error::Device { name: name.into(), problem })
 }
 
-/// Of the device, its driver and this version.
+/// Hash of the device, its driver and this version.
 fn identity(name: &str, device: &Device) -> u64 {
     let text = format!(
         "{name} {:?} {} {}",
@@ -112,7 +112,7 @@ fn identity(name: &str, device: &Device) -> u64 {
     hash(HASH_START, text.as_bytes())
 }
 
-/// The folder of what is known of devices; None where there is no home.
+/// The folder of passed devices; None without a home folder.
 fn cache() -> Option<PathBuf> {
     let base = match std::env::var_os("XDG_CACHE_HOME") {
         Some(folder) => PathBuf::from(folder),
@@ -130,7 +130,7 @@ fn compared(f: fn(&Device) -> Parts, device: &Device, reference: &Device) -> Res
     got.iter().zip(&want).try_fold(0f32, |largest, (got, want)| Ok(largest.max(difference(got, want)?)))
 }
 
-/// Fails where there is nothing that could differ: no numbers, or zeros alone, on either side.
+/// Maximum relative difference; an error if either side is empty or all zeros.
 fn difference(got: &[f32], want: &[f32]) -> Result<f32, String> {
     if got.len() != want.len() {
         return Err(format!("gives {} numbers instead of {}", got.len(), want.len()));
@@ -159,7 +159,7 @@ fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().iter::<f32>().collect()
 }
 
-/// The result of `f` on inputs of standard normal numbers, and the gradient of each.
+/// The result of `f` on standard normal inputs, and the gradient of each.
 fn both<const D: usize, const I: usize>(
     shapes: [[usize; D]; I],
     device: &Device,
@@ -220,7 +220,7 @@ fn loss(device: &Device) -> Parts {
     Ok(vec![host(loss), gradient])
 }
 
-/// Losses and gradient norms of three steps, the last of which see what the optimizer did.
+/// Losses and gradient norms of three steps; the later steps depend on the optimizer.
 fn training_step(device: &Device) -> Parts {
     let model = ModelConfig {
         vocab_size: Some(8),
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(difference(&[1.0, 5.0], &[1.0, 4.0]), Ok(0.25));
     }
 
-    /// What is equal because there is nothing is no proof that a device computes.
+    /// Empty or zero results must not pass as equal.
     #[test]
     fn an_operation_that_did_not_happen_does_not_pass() {
         const NO: f32 = f32::NAN;
@@ -280,14 +280,14 @@ mod tests {
             |_| Ok(vec![vec![1.0], Vec::new()]),
             |_| Ok(vec![vec![1.0], vec![0.0]]),
             |_| Err("has no gradient".into()),
-            // A gradient of nothing: the output does not depend on the input.
+            // No gradient: the output does not depend on the input.
             |device| both([[2, 3]], device, |[x]| x.detach()),
         ];
         for (i, case) in cases.into_iter().enumerate() {
             let check = Check { operation: "case", difference: compared(case, &flex, &flex) };
             assert!(!check.passed(), "{i}: {check:?}");
         }
-        // Each operation of the test has outputs and gradients, none of which is empty or zero.
+        // All operations of the test have outputs and gradients that are neither empty nor zero.
         for (name, operation) in OPERATIONS {
             let parts = operation(&flex).unwrap();
             assert!(parts.len() > 1 && parts.iter().all(|part| difference(part, part) == Ok(0.0)), "{name}");

@@ -1,5 +1,5 @@
-//! The signal of a model on one batch: how large the stream, the branches, the gradients and the attention logits are, block
-//! by block, before it is trained or after.
+//! Signal statistics of a model on one batch, before or after training: sizes of stream, branches, gradients and
+//! attention logits, block by block.
 
 use burn::tensor::{Bool, FloatDType, Tensor, activation};
 use serde::Serialize;
@@ -9,47 +9,47 @@ use unitgain_model::{Branch, ParamEntry, Point, Probe, weights};
 use unitgain_train::folder::checkpoint::Checkpoint;
 use unitgain_train::{Error, Gradients, RunConfig, Task, Trainer, calibrate, device, loss};
 
-/// What one block does.
+/// Signal statistics of a block.
 #[derive(Clone, Debug, Serialize)]
 pub struct BlockSignal {
-    /// rms of the stream behind the block.
+    /// rms of the stream after the block.
     pub stream: f64,
-    /// rms of what attention writes, its scale included.
+    /// rms of the attention branch's output, after its scale.
     pub attention: f64,
-    /// rms of what the MLP writes.
+    /// rms of the MLP branch's output, after its scale.
     pub mlp: f64,
-    /// `attention` over the rms of the stream before the block.
+    /// `attention` relative to the rms of the stream before it.
     pub attention_share: f64,
-    /// `mlp` over the same.
+    /// `mlp` relative to the rms of the stream before the block.
     pub mlp_share: f64,
-    /// rms of the loss's gradient by an entry of the stream behind the block, times the number of entries of a batch: that
-    /// of a loss that is summed over tokens.
+    /// rms of the loss's gradient with respect to the stream after the block, times the number of target tokens,
+    /// as for a loss summed over tokens.
     pub stream_gradient: f64,
-    /// Norm of the gradients of the block's parameters together.
+    /// Norm of the gradients of the block's parameters.
     pub gradient: f64,
-    /// Mean entropy of attention's weights, as a part of that of uniform ones, over all positions but the first; NaN for
+    /// Mean entropy of the attention weights relative to uniform weights, over all positions except the first; NaN for
     /// a context of one token.
     pub entropy: f64,
-    /// Largest size of an attention logit that is not masked.
+    /// Maximum absolute value of the unmasked attention logits.
     pub largest_logit: f64,
-    /// Largest and smallest singular value of the block's matrices; None where they were left out.
+    /// Largest and smallest singular value over the block's matrices; None if not computed.
     pub singular_values: Option<[f64; 2]>,
 }
 
-/// The singular values s of a matrix, as it is stored: before a weight norm and a multiplier.
+/// Singular values s of a stored matrix, before any weight norm and multiplier.
 #[derive(Clone, Debug, Serialize)]
 pub struct Spectrum {
     /// Path of the parameter.
     pub path: String,
     /// Name of its role.
     pub role: &'static str,
-    /// Rows and columns, `[fan_in, fan_out]`.
+    /// Shape, `[fan_in, fan_out]`.
     pub shape: [usize; 2],
     /// Largest singular value.
     pub largest: f64,
     /// Smallest singular value.
     pub smallest: f64,
-    /// `sum s^2 / max s^2`, from 1 (rank one) to the number of rows or columns (all equal); 0 for a matrix of zeros.
+    /// Stable rank `sum s^2 / max s^2`, from 1 (rank one) to the smaller dimension (all equal); 0 for a zero matrix.
     pub stable_rank: f64,
 }
 
@@ -70,35 +70,35 @@ impl Spectrum {
     }
 }
 
-/// The signal of one model.
+/// Signal statistics of a model.
 #[derive(Clone, Debug, Serialize)]
 pub struct Signal {
     /// Seed of the run, and of the batch.
     pub seed: u64,
-    /// Steps that the model was trained for.
+    /// Number of training steps.
     pub step: usize,
     /// Loss of the batch.
     pub loss: f64,
     /// rms of the stream before the first block.
     pub embedding: f64,
-    /// rms of what the head reads.
+    /// rms of the head's input.
     pub final_norm: f64,
     /// rms of the logits.
     pub logits: f64,
-    /// Every block, from the first.
+    /// Statistics of each block, from the first.
     pub blocks: Vec<BlockSignal>,
-    /// The spectrum of every weight matrix; empty where it was left out.
+    /// Spectrum of every weight matrix; empty if not computed.
     pub matrices: Vec<Spectrum>,
     /// Norm of the gradient of each parameter, by path.
     pub gradients: Vec<(String, f64)>,
-    /// Gradient of the last block's parameters over that of the first's.
+    /// Gradient norm of the last block relative to the first.
     pub last_over_first: f64,
-    /// Exponent a of the stream's growth, rms ~ l^a: the slope of its logarithm over that of the block's number.
+    /// Exponent a of the stream's growth, rms ~ l^a: slope of log rms over the logarithm of the block's number.
     pub growth: f64,
 }
 
 impl Signal {
-    /// Whether everything is a number that f32 has. What needs two tokens or two blocks does not count.
+    /// Whether all statistics are finite, except those that need two tokens or two blocks.
     pub fn is_finite(&self) -> bool {
         let whole = [self.loss, self.embedding, self.final_norm, self.logits];
         let of = |b: &BlockSignal| [b.stream, b.attention, b.mlp, b.stream_gradient, b.gradient, b.largest_logit];
@@ -106,13 +106,13 @@ impl Signal {
         all.all(f64::is_finite)
     }
 
-    /// The blocks, from 0, none of whose parameters has a gradient at step 0.
+    /// Indices of the blocks without any gradient at step 0.
     pub fn without_gradient(&self) -> Vec<usize> {
         (0..self.blocks.len()).filter(|l| self.blocks[*l].gradient == 0.0).collect()
     }
 }
 
-/// Slope of the line through points by least squares; NaN for less than two.
+/// Slope of the least-squares line through points; NaN for fewer than two.
 pub fn slope(points: &[(f64, f64)]) -> f64 {
     let n = points.len() as f64;
     let (mx, my) = (points.iter().map(|p| p.0).sum::<f64>() / n, points.iter().map(|p| p.1).sum::<f64>() / n);
@@ -120,7 +120,7 @@ pub fn slope(points: &[(f64, f64)]) -> f64 {
     over / points.iter().map(|(x, _)| (x - mx).powi(2)).sum::<f64>()
 }
 
-/// Mean, and standard deviation of the sample, which one value does not have: NaN.
+/// Mean and sample standard deviation; the latter is NaN for one value.
 pub fn mean_and_std(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -128,7 +128,7 @@ pub fn mean_and_std(values: &[f64]) -> (f64, f64) {
     (mean, if values.len() > 1 { (square / (count - 1.0)).sqrt() } else { f64::NAN })
 }
 
-/// Measures one model at step 0 on the batch of its first step, calibrated as its configuration asks and without dropout.
+/// Measures a model at step 0 on the batch of its first step, after calibration if configured, without dropout.
 /// `spectrum` adds the singular values of every weight matrix.
 ///
 /// # Errors
@@ -142,15 +142,15 @@ pub fn measure(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
     })
 }
 
-/// Measures the model of a checkpoint as [`measure`] does a new one, on the same batch, so that both can be compared.
-/// `config` is that of the checkpoint with another seed (of the batch), backend, batch or place of the data.
+/// Measures the model of a checkpoint on the same batch as [`measure`], so that both can be compared. `config` is the
+/// checkpoint's, except for seed (of the batch), backend, batch, and path of the data.
 ///
 /// # Errors
 /// As [`RunConfig::prepare`], and [`Error::Checkpoint`] for a configuration of another model or other data.
 pub fn measure_trained(checkpoint: &Checkpoint, config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
     device::compute(config, || {
         let mut config = config.clone();
-        // The data say it again; their vocabulary is compared below.
+        // The data set the vocabulary again; it is compared below.
         config.model.vocab_size = None;
         let (config, task) = config.prepare()?;
         checkpoint.check_data(&task)?;
@@ -175,7 +175,7 @@ fn measured(config: &RunConfig, task: &Task, trainer: Trainer, step: usize, spec
         .iter()
         .map(|leaf| leaf.grad(&graph).map_or_else(|| Tensor::zeros([1], &plain), |g| g.square().mean()))
         .collect();
-    // What the loss is divided by.
+    // The denominator of the mean loss.
     let tokens = batch.asked();
     let read = |all: Vec<Tensor<1>>| -> Vec<f64> {
         if all.is_empty() {
@@ -237,7 +237,7 @@ fn measured(config: &RunConfig, task: &Task, trainer: Trainer, step: usize, spec
     })
 }
 
-/// Notes mean squares on the device, and adds a zero to the stream whose gradient is the stream's.
+/// Records mean squares on the device, and adds a zero to the stream in order to get the stream's gradient.
 #[derive(Default)]
 struct Seen {
     softcap: f64,
@@ -289,8 +289,8 @@ impl Probe for Seen {
     }
 }
 
-/// `scale q k^T` in f32, `[batch, heads, time, time]`, of queries and keys `[batch, time, heads, head_dim]`, each key once
-/// for every query head of its group, and the mask of what comes later.
+/// `scale q k^T` in f32, `[batch, heads, time, time]`, for queries and keys `[batch, time, heads, head_dim]` (keys
+/// repeated for the query heads of their group), and the causal mask.
 pub(crate) fn attention_logits(q: Tensor<4>, k: Tensor<4>, scale: f64) -> (Tensor<4>, Tensor<4, Bool>) {
     let [q, k] = [q, k].map(|x| x.cast(FloatDType::F32).swap_dims(1, 2));
     let ([batch, heads, time, head_dim], [_, kv_heads, ..]) = (q.dims(), k.dims());

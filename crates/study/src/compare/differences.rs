@@ -1,4 +1,4 @@
-//! What differs between configurations, and what of it no file asked for.
+//! Differences between configurations, and which of them are confounds.
 
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -6,29 +6,29 @@ use toml::Value;
 use unitgain_train::RunConfig;
 use unitgain_train::config::{TAGS, is_within};
 
-/// A key whose value is not the same in every configuration.
+/// A key with different values in some configurations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// The key, as `model.placement`.
+    /// The key, e.g. `model.placement`.
     pub key: String,
-    /// The value in each configuration; `-` where it has none.
+    /// The value in each configuration; `-` if it has none.
     pub values: Vec<String>,
-    /// Whether no file and no setting makes it differ: it follows from another key that does, as DeepNorm's init from its
+    /// Whether the difference is not set explicitly but follows from another key, e.g. DeepNorm's init from its
     /// placement.
     pub follows: bool,
 }
 
-/// What is studied: one of these that differs unasked is a second reason for whatever is found.
+/// The axes under study. If one differs without being set, it is a second explanation of any result.
 const AXES: [&str; 5] = ["model.norm", "model.placement", "model.scale", "model.init", "model.parametrization"];
 
 impl Difference {
-    /// Whether an axis differs that nobody asked to differ.
+    /// Whether an axis differs that was not set explicitly.
     pub fn is_confound(&self) -> bool {
         self.follows && AXES.iter().any(|axis| is_within(&self.key, axis))
     }
 }
 
-/// What differs between configurations as resolved, the seed left out, and whether it also differs as written.
+/// The keys that differ between resolved configurations (except the seed), and whether they also differ as written.
 pub(super) fn between(written: &[RunConfig], resolved: &[RunConfig]) -> Vec<Difference> {
     let values = |configs: &[RunConfig]| {
         let value =
@@ -48,7 +48,8 @@ pub(super) fn between(written: &[RunConfig], resolved: &[RunConfig]) -> Vec<Diff
         .collect()
 }
 
-/// Goes into tables that are of one kind, and takes others whole: the settings of one kind are not those of another.
+/// Descends into tables of the same kind. Tables of different kinds are compared as a whole, because their settings are
+/// unrelated.
 fn collect(path: &str, values: &[Option<&Value>], found: &mut Vec<(String, Vec<String>)>) {
     if values.windows(2).all(|pair| pair[0] == pair[1]) {
         return;

@@ -1,4 +1,4 @@
-//! The comparison's TOML file.
+//! The TOML file of a comparison.
 
 use crate::sweep::{file_safe, keys_in_order};
 use serde::Deserialize;
@@ -8,24 +8,24 @@ use unitgain_train::config::{ConfigFile, read, setting_of};
 use unitgain_train::folder::read::{MOST_WRITTEN, text};
 use unitgain_train::{Error, RunConfig};
 
-/// A run, and what is changed of it in each variant. Unknown keys are errors.
+/// A base run and its variants. Unknown keys are errors.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// TOML file of the run, relative to this file.
+    /// TOML file of the base run, relative to this file.
     run: PathBuf,
-    /// `key.path=value` settings of every variant.
+    /// `key.path=value` settings for all variants.
     #[serde(default)]
     set: Vec<String>,
-    /// By name, the settings of each variant; an empty list is the run itself.
+    /// Settings of each variant by name; an empty list is the base run.
     variants: Table,
 }
 
-/// The configurations of a file, each with its name: those of its variants in their order, or the one of a run. `settings` are
-/// set after those of the file.
+/// The named configurations of a file: of the variants in file order, or of a single run. `settings` are applied after the
+/// file's.
 ///
 /// # Errors
-/// As [`RunConfig::load`]; of a comparison with the name of the variant.
+/// As [`RunConfig::load`]; in a comparison with the name of the variant.
 pub(super) fn configurations(path: &Path, settings: &[String]) -> Result<Vec<(String, RunConfig)>, Error> {
     let written = text(path, MOST_WRITTEN)?;
     let is_comparison = toml::from_str::<Table>(&written).is_ok_and(|table| table.contains_key("variants"));
@@ -91,7 +91,7 @@ mod tests {
             let said = of(&text).unwrap_err();
             assert!(parts.iter().all(|part| said.contains(part)), "{text}: {said}");
         }
-        // A run is a comparison of itself.
+        // A run is a comparison with a single configuration.
         let run = configurations(&folder.join("run.toml"), &[]).unwrap();
         assert_eq!((run.len(), run[0].0.as_str()), (1, "run"));
         std::fs::remove_dir_all(&folder).unwrap();

@@ -1,5 +1,4 @@
-//! Comparisons: several configurations on the same batches, over the same seeds. `docs/sweeps.md` is the public
-//! description.
+//! Comparisons: several configurations on the same batches, over the same seeds. Documented in `docs/sweeps.md`.
 
 mod differences;
 mod file;
@@ -17,12 +16,12 @@ use unitgain_train::config::changed_keys;
 use unitgain_train::folder::files::{self, write_atomically};
 use unitgain_train::{Error, Record, RunConfig, folder::metrics};
 
-/// Configurations whose every run was checked.
+/// A comparison whose runs have all been checked.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// All runs: the seeds of the first configuration, those of the second, ..
+    /// All runs: the seeds of the first configuration, then those of the second, and so on.
     pub jobs: Vec<Job>,
-    /// What differs between the configurations.
+    /// Differences between the configurations.
     pub differences: Vec<Difference>,
     names: Vec<String>,
     seeds: Vec<u64>,
@@ -31,12 +30,12 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Reads configurations, of a run or of a comparison's variants each, and checks all that can be checked without a run.
-    /// Every one has the same seeds: that of the first and those after it.
+    /// Loads the files of runs or of comparisons (a run and its variants), and checks everything that can be checked
+    /// without a run. All use the same seeds: the first configuration's seed and those after it.
     ///
     /// # Errors
-    /// As [`RunConfig::load`] and [`RunConfig::prepare`], and [`Error::Config`] with the keys of what is not the same
-    /// although the data depend on it.
+    /// As [`RunConfig::load`] and [`RunConfig::prepare`], and [`Error::Config`] with the keys that differ although the
+    /// data depend on them.
     pub fn load(paths: &[PathBuf], settings: &[String], seeds: u64) -> Result<Self, Error> {
         let mut resolver = Resolver::default();
         let (mut jobs, mut names): (Vec<Job>, Vec<String>) = (Vec::new(), Vec::new());
@@ -86,15 +85,14 @@ impl Comparison {
         Ok(Self { jobs, differences, names, seeds: all_seeds, set, mark })
     }
 
-    /// The name of this set of configurations with these settings, whatever the seeds: two sets have different names, so
-    /// that a folder of this name holds no other comparison.
+    /// Name of this set of configurations and settings, independent of the seeds. Different sets have different names,
+    /// so that their folders differ.
     pub fn name(&self) -> &str {
         &self.set
     }
 
-    /// Makes the runs that are not there yet and writes `compare.toml`, `compare.json` and `compare.svg` beside them.
-    /// `reach` is the loss to which steps are counted; None for the largest final loss of the configurations that
-    /// learned.
+    /// Trains the missing runs and writes `compare.toml`, `compare.json` and `compare.svg` next to them. `reach` is the
+    /// loss to which steps are counted; by default the highest final loss among configurations that learned.
     ///
     /// # Errors
     /// Errors of the folder or a process; a folder of another set; [`Error::Run`] with the run that failed, after
@@ -131,7 +129,7 @@ impl Comparison {
     }
 }
 
-/// Refuses records of a model with another number of blocks than the run's.
+/// Checks that the records have the run's number of blocks.
 fn check_blocks(records: &[Record], blocks: usize, run: &Path) -> Result<(), Error> {
     let Some(record) = records.iter().find(|record| record.grad_norm_block.len() != blocks) else { return Ok(()) };
     let problem = format!(
@@ -143,7 +141,7 @@ fn check_blocks(records: &[Record], blocks: usize, run: &Path) -> Result<(), Err
     Err(Error::Folder { path: run.to_path_buf(), problem })
 }
 
-/// What the data of a run are a function of, beside the seed.
+/// The settings that the data of a run depend on, besides the seed.
 fn of_data(config: &RunConfig) -> Value {
     let value = |x: usize| Value::Integer(i64::try_from(x).unwrap_or(i64::MAX));
     let table = |entries: Vec<(&str, Value)>| {
@@ -159,17 +157,17 @@ fn of_data(config: &RunConfig) -> Value {
             "train",
             table(vec![
                 ("steps", value(config.train.steps)),
-                // A step has the same sequences however it is cut into micro-batches.
+                // A step has the same sequences for any split into micro-batches.
                 ("batch_size * accumulate", value(config.train.batch_size * config.train.accumulate)),
             ]),
         ),
     ])
 }
 
-/// A folder's name takes this much of the names of configurations.
+/// Maximum length of the configurations' names in the name of a folder.
 const LONGEST_SET: usize = 80;
 
-/// The names of the configurations, as many as fit, and a hash of what they resolve to without the seed.
+/// As many names of configurations as fit, and a hash of the resolved configurations without the seed.
 fn name_of_set(names: &[String], resolved: &[RunConfig]) -> String {
     let hash = names.iter().zip(resolved).fold(files::HASH_START, |hash, (name, config)| {
         let hash = files::hash(hash, name.as_bytes());
@@ -181,10 +179,10 @@ fn name_of_set(names: &[String], resolved: &[RunConfig]) -> String {
     format!("{}-{hash:08x}", parts.join("+"), hash = hash as u32)
 }
 
-/// Of a configuration: that of a folder has an ending.
+/// Maximum length of a configuration's name, leaving room for a suffix.
 const LONGEST_NAME: usize = 100;
 
-/// A name that none of the others is, however a file system writes them.
+/// Makes a name that differs from the others, also on a file system that ignores case.
 fn different(name: &str, others: &[String]) -> String {
     let name: String = if name.is_empty() { "configuration" } else { name }.chars().take(LONGEST_NAME).collect();
     let is_free = |name: &String| others.iter().all(|other| !other.eq_ignore_ascii_case(name));

@@ -1,4 +1,4 @@
-//! What a comparison found, as `compare.json`, as rows and as curves.
+//! Results of a comparison: `compare.json`, tables and curves.
 
 use super::Difference;
 use crate::plot::Panel;
@@ -9,107 +9,108 @@ use std::collections::BTreeMap;
 use unitgain_train::folder::metrics::Status;
 use unitgain_train::{Record, Summary};
 
-/// Records whose mean loss is the smoothed loss of the last of them.
+/// Number of records in the moving average of the loss.
 const SMOOTH: usize = 5;
 
-/// What a run left.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) summary: Option<Summary>,
     pub(super) records: Vec<Record>,
 }
 
-/// `compare.json`: a comparison in one object. A number that is not finite is `null`.
+/// Contents of `compare.json`. Numbers that are not finite are `null`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CompareReport {
     /// Version of the format.
     pub format: u32,
-    /// Of every configuration.
+    /// Seeds of every configuration.
     pub seeds: Vec<u64>,
-    /// Updates of every run.
+    /// Updates per run.
     pub steps: Option<usize>,
-    /// Tokens of every run.
+    /// Tokens per run.
     pub tokens: Option<usize>,
-    /// Least loss that can be expected on the held-out tokens, where it is known.
+    /// Lowest expected loss on the held-out tokens, where it is known.
     pub floor: Option<f64>,
-    /// Loss to which steps are counted; None where no configuration learned.
+    /// Loss to which steps are counted; None if no configuration learned.
     pub reach: Option<f64>,
-    /// Number of held-out tokens that every evaluation is the mean of.
+    /// Number of held-out tokens per evaluation.
     pub eval_tokens: Option<usize>,
-    /// Loss of the best guess that ignores the context.
+    /// Loss of the best prediction without context.
     pub unigram_loss: Option<f64>,
-    /// What differs between the configurations, by key.
+    /// Keys that differ between the configurations.
     pub differs_in: Vec<Difference>,
-    /// Whether all runs have ended. Without, means are those of the runs that have.
+    /// Whether all runs have ended. If not, means are over the ended runs.
     pub complete: bool,
-    /// In the order they were given in.
+    /// Results per configuration, in the given order.
     pub configurations: Vec<Compared>,
 }
 
-/// A configuration over the seeds.
+/// Results of a configuration over the seeds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
-    /// The name of its file.
+    /// Name of the configuration's file.
     pub name: String,
-    /// Final evaluation loss: mean over the seeds that finish.
+    /// Final evaluation loss: mean over the seeds that finished.
     pub loss: Option<f64>,
-    /// Its standard deviation.
+    /// Standard deviation of the final loss.
     pub std: Option<f64>,
-    /// Final evaluation loss less that of the first configuration at the same seed: mean over the seeds at which both
-    /// finish.
+    /// Final evaluation loss minus the first configuration's at the same seed: mean over the seeds for which both
+    /// finished.
     pub difference: Option<f64>,
-    /// Standard error of that mean; None for fewer than two such seeds.
+    /// Standard error of that mean; None for fewer than two pairs.
     pub difference_error: Option<f64>,
-    /// Best evaluation loss: mean.
+    /// Mean best evaluation loss.
     pub best_loss: Option<f64>,
-    /// Final evaluation loss above the floor: mean.
+    /// Mean final evaluation loss above the floor.
     pub excess: Option<f64>,
-    /// Steps until the training loss, as the mean of five records, is at most `reach`: mean over the seeds that get there.
+    /// Steps until the training loss, averaged over five records, is at most `reach`: mean over the seeds that reach
+    /// it.
     pub steps_to_reach: Option<f64>,
-    /// Number of seeds that get there.
+    /// Number of seeds that reach it.
     pub reached: usize,
-    /// Gradient norm of the last block over that of the first, at the first record: geometric mean.
+    /// Gradient norm of the last block relative to the first, at the first record: geometric mean.
     pub first_ratio: Option<f64>,
-    /// The same at the last record.
+    /// The same ratio at the last record.
     pub last_ratio: Option<f64>,
-    /// Largest gradient norm of any record of any seed, before the clip.
+    /// Maximum gradient norm before the clip, over all records and seeds.
     pub largest_grad_norm: Option<f64>,
-    /// Median over the records, mean over the seeds; of one process beside the others.
+    /// Speed of one process beside the others: median over the records, mean over the seeds.
     pub tokens_per_second: Option<f64>,
     /// Number of seeds that diverged.
     pub diverged: usize,
-    /// Number of seeds that finished and did not learn ([`Summary::learned`]).
+    /// Number of seeds that finished without learning ([`Summary::learned`]).
     pub did_not_learn: usize,
-    /// Of each seed.
+    /// Results per seed.
     pub runs: Vec<OfSeed>,
-    /// Training loss over the steps: (step, mean over the seeds that finish, or over all where none does).
+    /// Training loss over the steps: (step, mean over the seeds that finished, or over all if none did).
     #[serde(skip)]
     curve: Vec<[f64; 2]>,
-    /// Gradient norm of each block at the first and at the last record: geometric mean.
+    /// Gradient norm of each block at the first and the last record: geometric mean.
     pub grad_norm_block: [Vec<f64>; 2],
 }
 
-/// One run of a configuration.
+/// Results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct OfSeed {
-    /// Its seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// None where it has not ended.
+    /// Status; None if it has not ended.
     pub status: Option<Status>,
-    /// Why it diverged.
+    /// Reason of a divergence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether it beat the frequencies of the symbols and its start; None where it has not finished.
+    /// Whether it beat the unigram loss and its initial loss; None if it has not finished.
     pub learned: Option<bool>,
     /// Last evaluation loss.
     pub loss: Option<f32>,
     /// Best evaluation loss.
     pub best_loss: Option<f32>,
-    /// Steps that it made.
+    /// Steps done.
     pub steps: usize,
     /// Steps to `reach`.
     pub steps_to_reach: Option<usize>,
-    /// Of its last process.
+    /// Time of its last process, in seconds.
     pub seconds: Option<f64>,
 }
 
@@ -147,12 +148,12 @@ impl CompareReport {
         runs().count() > 0 && runs().all(|run| run.learned == Some(true))
     }
 
-    /// As JSON.
+    /// JSON text.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|e| unreachable!("a report is always valid JSON: {e}"))
     }
 
-    /// Training loss over the steps, and the gradient norm of each block at the first and at the last record; a curve a
+    /// Training loss over the steps, and gradient norm of each block at the first and the last record; one curve per
     /// configuration.
     pub fn panels(&self) -> Vec<Panel> {
         let panel = |title: &str, labels: [&str; 2], log: [bool; 2], f: &dyn Fn(&Compared) -> Vec<[f64; 2]>| Panel {
@@ -234,12 +235,12 @@ fn finished(runs: &[Run]) -> impl Iterator<Item = &Summary> {
     runs.iter().filter_map(|run| run.summary.as_ref()).filter(|summary| summary.status == Status::Finished)
 }
 
-/// Last evaluation loss of a run that finished.
+/// Last evaluation loss of a finished run.
 fn final_loss(run: &Run) -> Option<f64> {
     finished(std::slice::from_ref(run)).find_map(|summary| summary.eval_loss).map(f64::from)
 }
 
-/// The first step at which the mean loss of the last five records (fewer at the start) is at most `reach`.
+/// The first step at which the average loss of the last five records (fewer at the start) is at most `reach`.
 fn steps_to_reach(records: &[Record], reach: f64) -> Option<usize> {
     (1..=records.len()).find_map(|end| {
         let last = &records[end.saturating_sub(SMOOTH)..end];
@@ -271,19 +272,19 @@ fn curve(runs: &[Run]) -> Vec<[f64; 2]> {
 
 fn block_norms(runs: &[Run], at: &dyn Fn(&Run) -> usize) -> Vec<f64> {
     let records: Vec<&Record> = runs.iter().filter_map(|run| run.records.get(at(run))).collect();
-    // A block is one of every seed, or its mean would be one of other seeds than that of the block beside it.
+    // Use only blocks that all seeds have, so that all means are over the same seeds.
     let blocks = records.iter().map(|record| record.grad_norm_block.len()).min().unwrap_or(0);
     let of_block = |l: usize| geometric_mean(records.iter().map(|record| f64::from(record.grad_norm_block[l])));
     (0..blocks).map(|l| of_block(l).unwrap_or(0.0)).collect()
 }
 
-/// None for no values.
+/// Mean of values; None without any.
 fn mean(values: impl Iterator<Item = impl Into<f64>>) -> Option<f64> {
     let values: Vec<f64> = values.map(Into::into).collect();
     (!values.is_empty()).then(|| mean_and_std(&values).0)
 }
 
-/// Of those values that have a logarithm: norms spread over orders of magnitude.
+/// Geometric mean of the positive finite values, because norms spread over orders of magnitude.
 fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     mean(values.filter(|x| *x > 0.0 && x.is_finite()).map(f64::ln)).map(f64::exp)
 }
@@ -350,7 +351,7 @@ mod tests {
         assert_eq!((report.reach, report.floor), (Some(2.0), Some(0.5)));
         let of = &report.configurations[0];
         assert_eq!((of.loss, of.std, of.best_loss, of.excess), (Some(2.0), Some(2f64.sqrt()), Some(2.0), Some(1.5)));
-        // The mean of three records of the first seed, 2, is what is to be reached; the second seed never gets there.
+        // The loss to reach is 2, the average of the first seed's three records; the second seed never reaches it.
         assert_eq!((of.steps_to_reach, of.reached, of.diverged), (Some(21.0), 1, 1));
         assert!((of.first_ratio.unwrap() - 2.0).abs() < 1e-12, "a ratio of 0 has no logarithm");
         assert_eq!((of.largest_grad_norm, of.tokens_per_second), (Some(2.0), Some((200.0 + 200.0 + 300.0) / 3.0)));

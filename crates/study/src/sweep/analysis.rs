@@ -1,33 +1,33 @@
-//! What the losses of a sweep say: where the optimum of the learning rate is at each size, and whether it moves.
+//! Analysis of a sweep: the optimal learning rate at each size, and whether it shifts.
 
 use super::config::{Axis, LR, SEED, number};
 use crate::signal::mean_and_std;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What each axis is to the analysis, by index.
+/// The role of each axis in the analysis, by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// `optimizer.lr`: its optimum is looked for.
+    /// `optimizer.lr`, which is optimized.
     pub lr: Option<usize>,
-    /// `seed`: averaged over.
+    /// `seed`, which is averaged over.
     pub seed: Option<usize>,
-    /// The first of the others whose values are numbers: the optimum is to hold over it.
+    /// The first other axis with numeric values, over which the optimum should be stable.
     pub size: Option<usize>,
-    /// The rest: one verdict for each of their combinations.
+    /// The remaining axes; each combination of their values gets a verdict.
     pub groups: Vec<usize>,
 }
 
-/// The runs that differ by the seed alone.
+/// Runs that differ only in the seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// Which value of each axis, by index; 0 for the seed.
+    /// Index of the value on each axis; 0 for the seed.
     pub at: Vec<usize>,
-    /// Loss of each seed; infinite where it diverged.
+    /// Loss for each seed; infinite if it diverged.
     pub losses: Vec<f64>,
-    /// Mean loss; infinite where a seed diverged.
+    /// Mean loss; infinite if a seed diverged.
     pub mean: f64,
-    /// Standard deviation over the seeds (of the sample: n - 1); NaN for one seed, and where one diverged.
+    /// Sample standard deviation over the seeds; NaN for one seed, or if one diverged.
     pub std: f64,
     /// Number of seeds that diverged.
     pub diverged: usize,
@@ -35,18 +35,18 @@ pub struct Cell {
     pub learned: bool,
 }
 
-/// A run as the analysis sees it.
+/// A run, as input of the analysis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Which value of each axis, by index.
+    /// Index of the value on each axis.
     pub at: Vec<usize>,
-    /// Its loss; infinite where it diverged.
+    /// Loss of the run; infinite if it diverged.
     pub loss: f64,
-    /// Whether it beat the frequencies of the symbols and its start ([`unitgain_train::Summary::learned`]).
+    /// Whether it beat the unigram loss and its initial loss ([`unitgain_train::Summary::learned`]).
     pub learned: bool,
 }
 
-/// An end of the grid of learning rates.
+/// An edge of the grid of learning rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Edge {
@@ -56,94 +56,94 @@ pub enum Edge {
     High,
 }
 
-/// Where a curve of losses over learning rates is lowest.
+/// The minimum of a curve of losses over learning rates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Optimum {
-    /// Learning rate at the vertex of the parabola through the lowest point and its neighbours, in log2 of the learning
-    /// rate; that of the lowest point where a neighbour is missing or diverged.
+    /// Vertex of the parabola in log2(lr) through the lowest point and its neighbours; the lowest point itself if a
+    /// neighbour is missing or diverged.
     pub lr: f64,
-    /// Learning rate of the lowest point.
+    /// Learning rate of the lowest grid point.
     pub grid_lr: f64,
-    /// Loss of the lowest point.
+    /// Loss of the lowest grid point.
     pub loss: f64,
-    /// Whether the lowest point is an end of the grid, so that the optimum may lie beyond it.
+    /// Set if the lowest point is at an edge of the grid, so that the optimum may lie beyond.
     pub edge: Option<Edge>,
     /// Whether a neighbour of the lowest point diverged.
     pub beside_divergence: bool,
 }
 
-/// The optimum at one size.
+/// The optimal learning rate at one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AtSize {
-    /// Which value of each axis, by index; 0 for learning rate and seed.
+    /// Index of the value on each axis; 0 for learning rate and seed.
     pub at: Vec<usize>,
-    /// None where everything diverged.
+    /// None if all runs diverged.
     pub optimum: Option<Optimum>,
-    /// Standard deviation of the loss there over the seeds.
+    /// Standard deviation of the loss at the optimum over the seeds.
     pub std: f64,
-    /// Whether every seed learned there.
+    /// Whether every seed learned at the optimum.
     pub learned: bool,
-    /// Standard deviation of log2 of the optimum over the seeds, each with a curve of its own; None for one seed.
+    /// Standard deviation of log2(optimum) over the seeds, each with its own curve; None for one seed.
     pub spread: Option<f64>,
-    /// log2 of this optimum over that of the smallest size, in octaves; None without one of them, or without sizes.
+    /// Shift of the optimum against the smallest size, in octaves; None if either is missing, or without sizes.
     pub shift: Option<f64>,
     /// Number of runs that diverged.
     pub diverged: usize,
 }
 
-/// Whether an optimum holds over the sizes.
+/// Whether the optimum transfers over the sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
-    /// No optimum is further from that of the smallest size than the tolerance, and none spreads over the seeds by more
-    /// than that.
+    /// All shifts, and all spreads over the seeds, are within the tolerance.
     Transfers {
         /// The largest shift, in octaves.
         shift: f64,
     },
-    /// One is, and where optima spread over the seeds by more than the tolerance, by two such spreads more.
+    /// Some shift exceeds the tolerance and, if optima spread over the seeds by more than the tolerance, by two such
+    /// spreads.
     Drifts {
         /// The largest shift, in octaves.
         shift: f64,
         /// Whether one of the two optima is at an edge of the grid, so that the shift may be larger.
         at_least: bool,
     },
-    /// What there is does not say.
+    /// The data are insufficient.
     Undecided {
-        /// The largest shift, in octaves, where there is one.
+        /// The largest shift, in octaves, if there is one.
         shift: Option<f64>,
-        /// What is missing.
+        /// The reason.
         why: Why,
     },
 }
 
-/// Why a shift says nothing.
+/// Why a shift is inconclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
     /// Every run of a size diverged.
     Diverged,
-    /// At a size the best runs did not learn, so that their learning rate is no optimum.
+    /// At some size the best runs did not learn, so that their learning rate is not an optimum.
     DidNotLearn,
     /// An optimum is at an edge of the grid, and may lie beyond it.
     Edge,
-    /// Over the seeds an optimum spreads by more than the tolerance.
+    /// The optimum at some size spreads over the seeds by more than the tolerance.
     Spread,
 }
 
-/// What the losses say.
+/// Results of the analysis.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Analysis {
-    /// In the order of the plan.
+    /// Cells in the order of the plan.
     pub cells: Vec<Cell>,
-    /// By group and ascending size; empty without an axis of learning rates.
+    /// Optima by group and ascending size; empty without an axis of learning rates.
     pub optima: Vec<AtSize>,
-    /// By group; empty without learning rates or without two sizes.
+    /// Verdicts by group; empty without learning rates, or with fewer than two sizes.
     pub verdicts: Vec<(Vec<usize>, Verdict)>,
 }
 
 impl Layout {
-    /// Of these axes.
+    /// The roles of the given axes.
     pub fn of(axes: &[Axis]) -> Self {
         let find = |key: &str| axes.iter().position(|axis| axis.key == key);
         let (lr, seed) = (find(LR), find(SEED));
@@ -154,13 +154,13 @@ impl Layout {
         Self { lr, seed, size, groups: rest }
     }
 
-    /// Whether a verdict can be given.
+    /// Whether the axes allow verdicts.
     pub fn decides(&self, axes: &[Axis]) -> bool {
         self.lr.is_some() && self.size.is_some_and(|size| axes[size].values.len() > 1)
     }
 }
 
-/// Analyses runs.
+/// Analyses the runs of a sweep.
 pub fn analyse(axes: &[Axis], runs: &[Point], tolerance: f64) -> Analysis {
     let layout = Layout::of(axes);
     let mut by_cell: BTreeMap<Vec<usize>, Vec<&Point>> = BTreeMap::new();
@@ -171,7 +171,7 @@ pub fn analyse(axes: &[Axis], runs: &[Point], tolerance: f64) -> Analysis {
     let Some(lr) = layout.lr else { return Analysis { cells, ..Analysis::default() } };
     let value = |axis: usize, i: usize| number(&axes[axis].values[i]).unwrap_or(f64::NAN);
 
-    // The curve over the learning rate, by group and size.
+    // The curves over the learning rate, by group and size.
     let mut curves: BTreeMap<Vec<usize>, BTreeMap<Vec<usize>, Vec<&Cell>>> = BTreeMap::new();
     for cell in &cells {
         let of_size = without(&cell.at, &[Some(lr)]);
@@ -213,7 +213,7 @@ fn at_size(at: Vec<usize>, mut cells: Vec<&Cell>, lr_of: impl Fn(usize) -> f64, 
     AtSize { at, optimum, std, learned, spread, shift: None, diverged }
 }
 
-/// Where the curve through (learning rate, loss), in ascending order, is lowest; None where no loss is finite.
+/// The minimum of a curve of (learning rate, loss) in ascending order; None if no loss is finite.
 pub fn optimum(curve: &[(f64, f64)]) -> Option<Optimum> {
     let finite = curve.iter().enumerate().filter(|(_, (_, loss))| loss.is_finite());
     let (best, (grid_lr, loss)) = finite.min_by(|(_, a), (_, b)| a.1.total_cmp(&b.1)).map(|(i, point)| (i, *point))?;
@@ -234,9 +234,8 @@ pub fn optimum(curve: &[(f64, f64)]) -> Option<Optimum> {
     Some(Optimum { lr, grid_lr, loss, edge, beside_divergence })
 }
 
-/// x at the vertex of the parabola through three points, the middle one lowest:
-/// x1 + (h1^2 s0 - h0^2 s1) / 2 (h1 s0 + h0 s1), with h0, h1 the distances of its neighbours and s0, s1 how much higher
-/// they are.
+/// x at the vertex of the parabola through three points, the middle one lowest: x1 + (h1^2 s0 - h0^2 s1) / 2 (h1 s0 +
+/// h0 s1), with h0, h1 the distances to its neighbours and s0, s1 how much higher they are.
 fn vertex([(x0, y0), (x1, y1), (x2, y2)]: [(f64, f64); 3]) -> f64 {
     let (h0, h1, s0, s1) = (x1 - x0, x2 - x1, y0 - y1, y2 - y1);
     let curvature = h0 * s1 + h1 * s0;
@@ -246,10 +245,10 @@ fn vertex([(x0, y0), (x1, y1), (x2, y2)]: [(f64, f64); 3]) -> f64 {
     x1 + (h1 * h1 * s0 - h0 * h0 * s1) / (2.0 * curvature)
 }
 
-/// What the optima of a group, by ascending size, say.
+/// The verdict on the optima of a group, sorted by size.
 fn verdict(sizes: &[AtSize], tolerance: f64) -> Verdict {
     let edge = |at: &AtSize| at.optimum.is_some_and(|optimum| optimum.edge.is_some());
-    // A size without an optimum takes no part in a shift.
+    // A size without an optimum does not enter a shift.
     let learned = |at: &AtSize| at.learned || at.optimum.is_none();
     let shifts = sizes.iter().filter_map(|at| Some((at, at.shift?)));
     let largest = shifts.max_by(|(_, a), (_, b)| a.abs().total_cmp(&b.abs()));
@@ -300,7 +299,7 @@ mod tests {
         Point { at: at.to_vec(), loss, learned: true }
     }
 
-    /// Learning rates 2^-9 to 2^-1, widths 64, 128, 256, two seeds, with a parabola whose vertex in log2 is given.
+    /// Learning rates 2^-9 to 2^-1, widths 64, 128, 256, two seeds, and parabolas with a given vertex in log2(lr).
     fn sweep(vertex: impl Fn(usize, usize) -> f64, tolerance: f64) -> Analysis {
         let rates: Vec<f64> = (-9..0).map(|k| f64::from(k).exp2()).collect();
         let axes = [axis("optimizer.lr", rates.clone()), axis("width", [256, 64, 128]), axis("seed", [1, 2])];
@@ -426,7 +425,7 @@ mod tests {
         assert_eq!(found.verdicts[0], (vec![0, 0, 0], Verdict::Transfers { shift: 0.0 }));
         assert!(matches!(found.verdicts[1].1, Verdict::Drifts { shift: 1.0, at_least: true }));
         assert_eq!(found.optima.iter().map(|at| at.at.clone()).collect::<Vec<_>>()[2], [1, 0, 0]);
-        // Without learning rates there are means alone, and without sizes optima alone.
+        // Without learning rates only means are computed, and without sizes only optima.
         let found =
             analyse(&[axis("model.placement", ["a", "b"])], &[point(&[0], 1.0), point(&[1], f64::INFINITY)], 0.5);
         assert_eq!((found.cells.len(), found.optima.len(), found.verdicts.len()), (2, 0, 0));

@@ -1,4 +1,4 @@
-//! The sweep's TOML file.
+//! The TOML file of a sweep.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -8,22 +8,22 @@ use unitgain_train::Error;
 use unitgain_train::config::{deserialize, read};
 use unitgain_variant::shorthand;
 
-/// A sweep: a run, and what is varied of it. Unknown keys are errors.
+/// A sweep: a base run, and the axes to vary. Unknown keys are errors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepConfig {
-    /// TOML file of the run, relative to the sweep's file. Required.
+    /// TOML file of the base run, relative to the sweep's file. Required.
     pub run: PathBuf,
-    /// `key.path=value` settings of every run. Default none.
+    /// `key.path=value` settings for all runs. Default none.
     pub set: Vec<String>,
-    /// Which number of a run is its loss. Default `evaluation`.
+    /// The loss that runs are compared by. Default `evaluation`.
     pub loss: Loss,
-    /// Largest shift of the optimum that still transfers, in octaves. Default 0.5.
+    /// Maximum shift of the optimum that counts as transfer, in octaves. Default 0.5.
     pub tolerance: f64,
-    /// What is varied, in the order of the file; the last axis changes fastest.
+    /// Axes in file order; the last one changes fastest.
     pub axes: Vec<Axis>,
 }
 
-/// Which number of a run is its loss.
+/// The loss that runs are compared by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Loss {
@@ -37,20 +37,20 @@ pub enum Loss {
     },
 }
 
-/// What is varied.
+/// An axis of a sweep.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Axis {
-    /// `width`, `depth`, or the path of a key of the run.
+    /// `width`, `depth`, or the path of a configuration key.
     pub key: String,
-    /// Different values, at least one.
+    /// Distinct values, at least one.
     pub values: Vec<Value>,
 }
 
-/// The axis whose optimum a sweep looks for.
+/// The axis to optimize.
 pub const LR: &str = "optimizer.lr";
-/// The axis that is averaged over.
+/// The axis to average over.
 pub const SEED: &str = "seed";
-/// Most values of an axis that are given by a range.
+/// Maximum number of values in a range.
 const MOST_VALUES: f64 = 1000.0;
 
 #[derive(Deserialize)]
@@ -88,7 +88,7 @@ fn half() -> f64 {
 }
 
 impl SweepConfig {
-    /// Reads a sweep from the text of `path`.
+    /// Parses the text of the file at `path`.
     ///
     /// # Errors
     /// [`Error::Syntax`], or [`Error::Config`] with the key.
@@ -148,7 +148,7 @@ impl SweepConfig {
     }
 }
 
-/// The keys of a table of a file as they stand there: a TOML table has no order of its own.
+/// The keys of a table in file order, which a parsed TOML table does not keep.
 pub(crate) fn keys_in_order(text: &str, table: &str) -> Vec<String> {
     let Ok(root) = toml::de::DeTable::parse(text) else { return Vec::new() };
     let Some(table) = root.get_ref().get(table).and_then(|table| table.get_ref().as_table()) else { return Vec::new() };
@@ -158,7 +158,7 @@ pub(crate) fn keys_in_order(text: &str, table: &str) -> Vec<String> {
     keys.into_iter().map(|(_, key)| key).collect()
 }
 
-/// `from * 2^(k step)` for k = 0, 1, .. up to `octaves`; whole numbers where `from` and all of them are.
+/// `from * 2^(k step)` for k = 0, 1, .. up to `octaves`; integers if `from` and all values are.
 fn range_of(table: &Table, origin: &str, at: &str) -> Result<Vec<Value>, Error> {
     let error = |key: String, problem: String| Error::Config { origin: origin.into(), key, problem };
     if let Some(key) = table.keys().find(|key| !["from", "octaves", "step"].contains(&key.as_str())) {
@@ -185,7 +185,7 @@ fn range_of(table: &Table, origin: &str, at: &str) -> Result<Vec<Value>, Error> 
     Ok(values.into_iter().map(|x| if whole { Value::Integer(x as i64) } else { Value::Float(x) }).collect())
 }
 
-/// The number that a value is.
+/// A value as a number.
 pub(super) fn number(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(i) => Some(*i as f64),
@@ -194,9 +194,9 @@ pub(super) fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// The same text for the same value: a whole number is also a float.
+/// A text that is equal for equal values: an integer equals the same float.
 fn identity(value: &Value) -> String {
-    // Negative zero is zero.
+    // Negative zero equals zero.
     number(value).map_or_else(|| value.to_string(), |x| format!("{:?}", x + 0.0))
 }
 

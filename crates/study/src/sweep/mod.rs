@@ -1,5 +1,5 @@
-//! Sweeps: a run at every combination of the values of some axes, and where the best learning rate is at each size.
-//! `docs/sweeps.md` is the public description.
+//! Sweeps: runs at all combinations of some axes' values, and the optimal learning rate at each size. Documented in
+//! `docs/sweeps.md`.
 
 mod analysis;
 mod config;
@@ -23,23 +23,23 @@ use unitgain_train::folder::files::write_atomically;
 use unitgain_train::folder::metrics::{self, Status};
 use unitgain_train::{Error, folder::read};
 
-/// A sweep whose every run was checked.
+/// A sweep whose runs have all been checked.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// As read.
+    /// The file's contents.
     pub config: SweepConfig,
-    /// All runs, the last axis changing fastest.
+    /// All runs; the last axis changes fastest.
     pub plan: Vec<Planned>,
     path: PathBuf,
     text: String,
 }
 
 impl Sweep {
-    /// Reads a sweep and checks all that can be checked of its runs without one of them. `settings` are `key.path=value`
-    /// settings of every run, after those of the file.
+    /// Loads a sweep and checks everything that can be checked without a run. `settings` are `key.path=value` settings
+    /// for all runs, applied after the file's.
     ///
     /// # Errors
-    /// [`Error::Io`], those of [`SweepConfig::parse`], and those of [`plan()`], which name the run.
+    /// [`Error::Io`], errors of [`SweepConfig::parse`], and errors of [`plan()`], which name the run.
     pub fn load(path: &Path, settings: &[String]) -> Result<Self, Error> {
         let text = read::text(path, read::MOST_WRITTEN)?;
         let config = SweepConfig::parse(&text, path)?;
@@ -47,15 +47,15 @@ impl Sweep {
         Ok(Self { config, plan, path: path.to_path_buf(), text })
     }
 
-    /// What has become of each run of the plan in the folder `out`, whatever its name there: None for one that has not
-    /// ended. Nothing is written.
+    /// Status of each planned run in the folder `out`, whatever its name there; None if it has not ended. Nothing is
+    /// written.
     pub fn ended(&self, out: &Path) -> Vec<Option<Status>> {
         let made = pool::existing_runs(out, |_| true).filter(|run| run.status.has_ended());
         let there: HashMap<String, Status> = made.map(|run| (run.identity, run.status)).collect();
         self.plan.iter().map(|run| there.get(&run.job.config.identity()).copied()).collect()
     }
 
-    /// Makes the runs that are not there yet and writes `sweep.toml`, `sweep.json` and `sweep.svg` beside them.
+    /// Trains the missing runs and writes `sweep.toml`, `sweep.json` and `sweep.svg` next to them.
     ///
     /// # Errors
     /// Errors of the folder or a process; [`Error::Run`] with the run that failed, after writing `sweep.json` of the
@@ -87,7 +87,7 @@ impl Sweep {
     }
 }
 
-/// Mean loss of the last records of a run.
+/// Mean loss of a run's last records.
 fn window(run: &Path, records: usize) -> Result<f64, Error> {
     let all = metrics::read(run)?;
     let last = &all[all.len().saturating_sub(records)..];

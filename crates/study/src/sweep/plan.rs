@@ -1,4 +1,4 @@
-//! What runs a sweep has, all checked before the first one starts.
+//! The runs of a sweep, all checked before the first one starts.
 
 use super::config::{Axis, LR, SweepConfig};
 use crate::coord_check::{self, resized};
@@ -7,45 +7,45 @@ use toml::Value;
 use unitgain_train::config::{ConfigFile, is_within, setting_of};
 use unitgain_train::{DataConfig, Error, RunConfig, folder::files};
 
-/// A run that is to be made.
+/// A run to train.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Of its folder: different from that of every other run of the plan.
+    /// Name of its folder, unique in the plan.
     pub name: String,
-    /// Resolved.
+    /// Resolved configuration.
     pub config: RunConfig,
-    /// That of its data ([`Task::fingerprint`](unitgain_train::Task::fingerprint)).
+    /// Fingerprint of its data ([`Task::fingerprint`](unitgain_train::Task::fingerprint)).
     pub fingerprint: u64,
 }
 
 /// A run of a sweep.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// What is run.
+    /// The run.
     pub job: Job,
-    /// Which value of each axis, by index.
+    /// Index of its value on each axis.
     pub at: Vec<usize>,
 }
 
-/// Most runs of a sweep.
+/// Maximum number of runs in a sweep.
 const MOST_RUNS: usize = 100_000;
-/// Longest name of a folder that every file system takes, with an ending.
+/// Maximum length of a folder name that all file systems accept, leaving room for a suffix.
 const LONGEST_NAME: usize = 200;
 const LONGEST_VALUE: usize = 40;
 
-/// All runs of a sweep, the last axis changing fastest. `settings` are set after those of the file.
+/// All runs of a sweep; the last axis changes fastest. `settings` are applied after the file's.
 ///
 /// # Errors
-/// That of the first run that cannot be, with its name; and for more than 100000 runs, a setting that an axis would
-/// change again, or a file that cannot be read.
+/// The error of the first invalid run, with its name; and for more than 100000 runs, a setting that an axis overrides,
+/// or an unreadable file.
 pub fn plan(sweep: &SweepConfig, path: &Path, settings: &[String]) -> Result<Vec<Planned>, Error> {
     let origin = path.display().to_string();
     let error = |key: &str, problem: String| Error::Config { origin: origin.clone(), key: key.into(), problem };
     let file = ConfigFile::load(&sweep.run)?;
-    // A path that is set or varied is relative to the sweep's file.
+    // Paths in settings and axes are relative to the sweep's file.
     let own = |setting: &String| setting_of(path, setting);
     let settings: Vec<String> = sweep.set.iter().map(own).chain(settings.iter().cloned()).collect();
-    // Before the axes, so that the file's faults are not laid on a run.
+    // Load without axes first, so that faults of the file are not attributed to a run.
     let fixed_heads = file.with(&settings)?.model.head_dim.is_some();
     for (i, axis) in sweep.axes.iter().enumerate() {
         let key = |setting: &String| setting.split('=').next().unwrap_or_default().replace(char::is_whitespace, "");
@@ -89,8 +89,8 @@ fn target(axis: &str) -> &str {
     }
 }
 
-/// Whether two axes change the same thing. A width also changes the MLP's, and with a fixed head size the numbers of
-/// heads.
+/// Whether two axes change the same key. A width also changes the MLP's width and, with a fixed head size, the numbers
+/// of heads.
 fn overlap(a: &str, b: &str, fixed_heads: bool) -> bool {
     let keys = |axis: &str| {
         let mut keys = vec![target(axis).to_string()];
@@ -103,7 +103,7 @@ fn overlap(a: &str, b: &str, fixed_heads: bool) -> bool {
     keys(a).iter().any(|a| keys(b).iter().any(|b| is_within(a, b) || is_within(b, a)))
 }
 
-/// The values of run number `index`.
+/// The indices of the values of run number `index`.
 fn position(mut index: usize, axes: &[Axis]) -> Vec<usize> {
     let mut at: Vec<usize> = Vec::with_capacity(axes.len());
     for axis in axes.iter().rev() {
@@ -138,18 +138,18 @@ fn configured(
     Ok(config)
 }
 
-/// `key=value`, fit for the name of a file. It is a function of key and value alone, so that a run keeps its name whatever
-/// else is swept; a value that a name cannot hold as it is ends in its hash.
+/// `key=value` as a safe file name. It depends on key and value alone, so that a run keeps its name when other axes
+/// change. A value that cannot be written in a name gets its hash as a suffix.
 fn label(key: &str, value: &Value) -> String {
     let said = match value {
-        // The number that a whole number also is.
+        // Written like the equal integer.
         Value::Float(x) if x.fract() == 0.0 && x.abs() < 1e15 => format!("{x}"),
         Value::Float(x) if (1e-5..1e15).contains(&x.abs()) => format!("{x}"),
         Value::Float(x) => format!("{x:e}"),
         other => plain(other),
     };
     let safe = file_safe(&said);
-    // Some file systems do not tell upper from lower case.
+    // Some file systems ignore case.
     let is_whole = safe == said && !safe.is_empty() && safe.len() <= LONGEST_VALUE && safe == safe.to_lowercase();
     let value = if is_whole {
         safe
@@ -164,7 +164,7 @@ fn label(key: &str, value: &Value) -> String {
     format!("{}={}", file_safe(key), value.trim_start_matches('-'))
 }
 
-/// Four digits that count, without those that say nothing.
+/// Four significant digits, without trailing zeros.
 pub fn shortest(x: f64) -> String {
     let rounded: f64 = format!("{x:.3e}").parse().unwrap_or(x);
     match rounded.abs() {
@@ -173,7 +173,7 @@ pub fn shortest(x: f64) -> String {
     }
 }
 
-/// A value as a person writes it.
+/// A value in plain notation.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -186,20 +186,20 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-/// Of a text what any file system takes in a name.
+/// `text` reduced to characters that are safe in a file name.
 pub(crate) fn file_safe(text: &str) -> String {
     let kept = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '-' };
     let text: String = text.chars().map(kept).collect();
     text.trim_matches(['-', '.']).split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
 }
 
-/// Resolves configurations, reading each data set once.
+/// Resolves configurations, loading each data set once.
 #[derive(Default)]
 pub(crate) struct Resolver {
     known: Vec<Known>,
 }
 
-/// What is kept of a data set.
+/// The cached properties of a data set.
 struct Known {
     data: DataConfig,
     context: usize,
@@ -208,9 +208,9 @@ struct Known {
 }
 
 impl Resolver {
-    /// The run of a configuration, as [`RunConfig::prepare`] resolves it.
+    /// The job of a configuration, resolved as by [`RunConfig::prepare`].
     pub(crate) fn job(&mut self, name: String, config: &RunConfig) -> Result<Job, Error> {
-        // A run that is refused is checked by itself once more, which tells all its faults.
+        // On an error, prepare the run alone, which reports all its faults.
         self.try_job(name, config).map_err(|first| config.prepare().err().unwrap_or(first))
     }
 
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// The plan of a file's `[axes]` on the default run.
+    /// The plan of `[axes]` on the default run.
     fn planned(name: &str, axes: &str, settings: &[&str]) -> Result<Vec<Planned>, Error> {
         let folder = std::env::temp_dir().join(format!("unitgain-plan-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -309,7 +309,7 @@ mod tests {
         assert!(labels.iter().all(|label| label.len() <= "optimizer.x=".len() + LONGEST_VALUE), "{labels:?}");
         assert!(labels.iter().all(|label| label == &format!("optimizer.x={}", file_safe(&label[12..]))), "{labels:?}");
         assert_eq!(label("x", &Value::Integer(64)), label("x", &float(64.0)), "equal numbers have one name");
-        // Whatever else is swept.
+        // Independent of the other axes.
         let names = |lr: &str, more: &str| -> HashSet<String> {
             let axes = format!("[axes]\n'optimizer.lr' = [{lr}]\n'data.seed' = [3]\n{more}");
             planned("alone", &axes, &[]).unwrap().into_iter().map(|run| run.job.name).collect()

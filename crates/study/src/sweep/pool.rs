@@ -1,4 +1,4 @@
-//! Runs as processes of their own, some at a time, in a folder that can be gone on with after any end.
+//! A pool of runs in separate processes, in a folder from which they can be resumed after any interruption.
 
 use super::plan::Job;
 use std::collections::{HashMap, HashSet};
@@ -12,34 +12,34 @@ use unitgain_train::folder::files::{self, write_atomically};
 use unitgain_train::folder::metrics::Status;
 use unitgain_train::{Error, RunConfig, Summary, device, device::memory, folder as on_disk, folder::read};
 
-/// Where and how runs are made.
+/// Where and how to train the runs.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
     /// The `unitgain` executable, which trains each run in a process of its own.
     pub program: PathBuf,
-    /// The folder of all runs.
+    /// The folder for all runs.
     pub out: PathBuf,
-    /// Most runs at once. Default: as many as there are cores; one on a GPU.
+    /// Maximum number of runs at once. Default: the number of cores; one on a GPU.
     pub jobs: Option<usize>,
-    /// Runs at once that there is memory for, where that is known. Fewer than `jobs` change no number: each has the threads
-    /// that it would have beside all.
+    /// Number of runs that fit into memory at once, if known. A value below `jobs` does not change results: threads per
+    /// run stay the same.
     pub fit: Option<usize>,
-    /// Whether the runs in the folder are removed first.
+    /// Whether to remove existing runs first.
     pub force: bool,
 }
 
-/// What is told of runs that are being made.
+/// Progress of a pool.
 #[derive(Clone, Copy, Debug)]
 pub enum PoolEvent<'a> {
     /// Steps of all runs done so far, and the total.
     Steps(usize, usize),
     /// A run has ended.
     Ended {
-        /// Its name.
+        /// Name of the run.
         run: &'a str,
-        /// What it wrote.
+        /// Summary of the run.
         summary: &'a Summary,
-        /// Whether an earlier call made it.
+        /// Whether the run had already ended before this call.
         earlier: bool,
     },
 }
@@ -48,44 +48,44 @@ pub enum PoolEvent<'a> {
 /// runs again.
 pub type OnPoolEvent<'a> = dyn FnMut(PoolEvent<'_>) -> ControlFlow<()> + 'a;
 
-/// What became of runs: the summary of each that has ended, and what stopped the others, if it is an error.
+/// Summaries of the ended runs, and the failure that stopped the others, if any.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) summaries: Vec<Option<Summary>>,
     pub(crate) failure: Option<Error>,
 }
 
-/// A folder of runs, held by this process.
+/// A folder of runs, locked by this process.
 pub(crate) struct Folder<'a> {
     options: &'a PoolOptions,
     mark: Mark<'a>,
     _lock: File,
 }
 
-/// The file that says whose a folder is.
+/// The file that identifies a folder's owner.
 pub(crate) struct Mark<'a> {
-    /// Its name.
+    /// File name.
     pub(crate) file: &'a str,
-    /// What it says.
+    /// Contents.
     pub(crate) text: &'a str,
-    /// Whether a folder with this text is of the same thing.
+    /// Whether a folder with this text belongs to the same owner.
     pub(crate) is_same: &'a dyn Fn(&str) -> bool,
 }
 
-/// Between two looks at a process.
+/// Interval between checks of a process.
 const LOOK: Duration = Duration::from_millis(20);
-/// Longest wait for a process that ends or is to end.
+/// Maximum time to wait for a process to exit.
 const ENDING: Duration = Duration::from_secs(10);
-/// Between two looks at the records of all running processes.
+/// Interval between reads of all running processes' records.
 const POLL: Duration = Duration::from_millis(250);
 
-/// First line of a mark: a file of this name that a person wrote is none.
+/// First line of a mark, to distinguish it from a file of the user with the same name.
 const WRITTEN: &str = "# Written by unitgain, which keeps its runs in the folders beside this file.\n";
-/// Folders in a folder of runs.
+/// Subfolders of a folder of runs.
 const FOLDERS: [&str; 3] = ["configs", "runs", "logs"];
 
 impl<'a> Folder<'a> {
-    /// Takes the folder. `mark` says whose it is.
+    /// Locks the folder for the owner `mark`.
     ///
     /// # Errors
     /// [`Error::Folder`] for a folder that holds something else, or that another process has locked.
@@ -94,11 +94,11 @@ impl<'a> Folder<'a> {
         check(options, &mark)?;
         files::create_folder(out)?;
         let lock = files::lock(out)?;
-        // What was true before the lock need not be now.
+        // Another process may have changed the folder before it was locked.
         check(options, &mark)?;
         files::remove_unfinished(out, |name| is_result(name, &mark))?;
         let folder = Self { options, mark, _lock: lock };
-        // First, so that whatever is there after a kill is known as ours.
+        // Written first, so that a folder interrupted at any later time is recognized.
         let path = out.join(folder.mark.file);
         if !path.is_file() {
             folder.write_mark()?;
@@ -123,15 +123,15 @@ impl<'a> Folder<'a> {
         self.options.out.join("runs").join(name)
     }
 
-    /// Removes every run, and nothing that is not of a run.
+    /// Removes all runs and no other files.
     fn clear(&self) -> Result<(), Error> {
-        // All of them before any is removed: one may have outlived the process that started it.
+        // Lock all runs before removing any: a run may outlive the process that started it.
         let held = self.runs()?.into_iter().map(|path| Ok((free(&path)?, path)));
         for (lock, path) in held.collect::<Result<Vec<_>, Error>>()? {
             on_disk::remove(&path)?;
             let _ = fs::remove_file(path.join(files::LOCK));
             drop(lock);
-            // A folder with something else in it stays.
+            // Fails if the folder holds anything else, which then stays.
             let _ = fs::remove_dir(path.join(on_disk::CHECKPOINTS));
             let _ = fs::remove_dir(&path);
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -145,7 +145,7 @@ impl<'a> Folder<'a> {
         Ok(())
     }
 
-    /// Those folders in `runs/` that are runs, without links.
+    /// The folders in `runs/` that are runs, without links.
     fn runs(&self) -> Result<Vec<PathBuf>, Error> {
         let runs = self.options.out.join("runs");
         let entries = fs::read_dir(&runs).map_err(Error::io("read", &runs))?.flatten();
@@ -153,8 +153,8 @@ impl<'a> Folder<'a> {
         Ok(folders.map(|entry| entry.path()).filter(|path| on_disk::is_begun(path).unwrap_or(false)).collect())
     }
 
-    /// Makes the runs that are not there yet, the most expensive first. A run that fails lets those that are being made
-    /// go on to their end, and starts no other.
+    /// Trains the missing runs, the most expensive first. After a failure no new runs start, and the running ones
+    /// continue to their end.
     ///
     /// # Errors
     /// Errors of a run's folder or the system; started processes are then ended.
@@ -177,14 +177,14 @@ impl<'a> Folder<'a> {
                 }
             }
         }
-        // What the folder is of, now that nothing is refused.
+        // Update the mark only after all checks.
         self.write_mark()?;
-        // From the end: the most expensive last.
+        // Jobs are popped from the end, so the most expensive is last.
         waiting.sort_by(|(a, _), (b, _)| cost(&jobs[*a]).total_cmp(&cost(&jobs[*b])).then(b.cmp(a)));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        // By the plan, not by what is left of it: a run's numbers belong to its number of threads.
+        // Count planned, not remaining runs: a run's results depend on its number of threads.
         let on_host = jobs.iter().all(|job| device::is_host(&job.config.backend));
-        // Where threads are set, each run at once has its own.
+        // If threads are configured, each of the parallel runs has that many.
         let most = jobs.iter().map(|job| job.config.threads).max().unwrap_or(0).max(1);
         let usual = if on_host { (cores / most).max(1) } else { 1 };
         let at_once = self.options.jobs.unwrap_or(usual).min(jobs.len()).max(1);
@@ -201,7 +201,7 @@ impl<'a> Folder<'a> {
         let mut polled: Option<Instant> = None;
         loop {
             if flow.is_break() {
-                // Each run ends after the step that it is at.
+                // Closing its input stops a run after its current step.
                 running.iter_mut().for_each(|run| drop(run.child.stdin.take()));
             }
             while running.len() < at_once && failure.is_none() && flow.is_continue() {
@@ -239,7 +239,7 @@ impl<'a> Folder<'a> {
                         );
                         summaries[run.job] = Some(summary);
                     }
-                    // It was asked to, by this process or by who asked this one.
+                    // The stop was requested, here or by a parent process.
                     _ if flow.is_break() => {}
                     (code, _) => {
                         let is_signal = code.is_some_and(|code| (129..160).contains(&code));
@@ -258,8 +258,8 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Gives runs that were made under another name, as beside other axes, the name that they have now: a run is known by
-    /// its settings.
+    /// Renames runs that have another name, e.g. from a sweep with other axes, to their current name. Runs are
+    /// identified by their settings.
     fn adopt(&self, jobs: &[Job]) -> Result<(), Error> {
         let named: HashSet<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
         let mut missing: HashMap<String, &Job> =
@@ -269,7 +269,7 @@ impl<'a> Folder<'a> {
         }
         for ExistingRun { path, identity, .. } in existing_runs(&self.options.out, |name| !named.contains(name)) {
             let Some(job) = missing.remove(&identity) else { continue };
-            // Another process may be making it.
+            // Another process may be training it.
             let lock = free(&path)?;
             let to = self.run(&job.name);
             tracing::info!("{} is the run {}", path.display(), job.name);
@@ -279,7 +279,7 @@ impl<'a> Folder<'a> {
         Ok(())
     }
 
-    /// Refuses a folder that has runs and none of these.
+    /// Refuses a folder whose runs are all foreign to this plan.
     fn check_same(&self, jobs: &[Job]) -> Result<(), Error> {
         if !self.runs()?.is_empty() && !jobs.iter().any(|job| self.run(&job.name).exists()) {
             return Err(Error::Folder {
@@ -292,7 +292,7 @@ impl<'a> Folder<'a> {
         Ok(())
     }
 
-    /// Refuses runs whose losses are of the same held-out tokens and whose summaries say otherwise.
+    /// Refuses runs whose summaries disagree about the held-out tokens that they share.
     fn check_same_ground(&self, jobs: &[Job], summaries: &[Option<Summary>]) -> Result<(), Error> {
         let ended: Vec<(&Job, &Summary)> =
             jobs.iter().zip(summaries).filter_map(|(job, summary)| Some((job, summary.as_ref()?))).collect();
@@ -319,15 +319,15 @@ impl<'a> Folder<'a> {
         if !path.exists() {
             return Ok(Standing::New);
         }
-        // A process that outlived the one that started it.
+        // Wait for a process that outlived its parent.
         let _lock = free(&path)?;
         if !on_disk::is_begun(&path)? {
             return Ok(Standing::New);
         }
-        // Broken off before its configuration was written: it is made as if it were new.
+        // It was interrupted before it wrote its configuration: start anew.
         let Some(there) = on_disk::configuration_if_any(&path)? else { return Ok(Standing::Replace) };
         let mut changed = there.differences(&job.config);
-        // They change no step, but which numbers there are to compare.
+        // These keys change no step, but they change the records that are compared.
         changed.extend((there.log != job.config.log).then(|| "log".to_string()));
         changed.extend((there.eval != job.config.eval).then(|| "eval".to_string()));
         if !changed.is_empty() {
@@ -355,21 +355,21 @@ impl<'a> Folder<'a> {
         let out = &self.options.out;
         let config = out.join("configs").join(format!("{}.toml", job.name));
         let log = out.join("logs").join(format!("{}.log", job.name));
-        // The numbers of a run belong to its number of threads, so that its configuration holds it.
+        // A run's results depend on its number of threads, so its configuration contains it.
         let threads = if job.config.threads == 0 { threads } else { job.config.threads };
         let resolved = RunConfig { threads, versions: None, ..job.config.clone() };
         write_atomically(&config, resolved.to_toml().as_bytes())?;
         let output = files::open_own(&log).map_err(Error::io("open", &log))?;
         let errors = output.try_clone().map_err(Error::io("open", &log))?;
         let mut command = Command::new(&self.options.program);
-        // The device was compared with the CPU before the first run, or was not to be.
+        // The device was tested before the first run, or the test was skipped.
         command.arg("train").arg(&config).args(["--skip-self-test", "--parent", &std::process::id().to_string()]);
         command.arg(if matches!(standing, Standing::Resume) { "--resume" } else { "--out" }).arg(self.run(&job.name));
         if matches!(standing, Standing::Replace) {
             command.arg("--force");
         }
         command.env("RAYON_NUM_THREADS", threads.to_string());
-        // The pipe closes when this process ends, however it does, and the run stops.
+        // When this process ends for whatever reason, the pipe closes and the run stops.
         command.stdin(Stdio::piped()).stdout(output).stderr(errors);
         let child = command.spawn().map_err(Error::io("start", &self.options.program))?;
         Ok(Running { job: index, child, log })
@@ -401,7 +401,7 @@ fn check(options: &PoolOptions, mark: &Mark<'_>) -> Result<(), Error> {
             )),
         };
     }
-    // Without its mark a folder is ours as long as nothing is in it that could be of somebody else.
+    // Without a mark, only empty subfolders are accepted, because their contents could be the user's.
     let is_empty = |path: &Path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
     let is_own = |entry: &fs::DirEntry| {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -417,7 +417,7 @@ fn check(options: &PoolOptions, mark: &Mark<'_>) -> Result<(), Error> {
     }
 }
 
-/// Whether a file of this name is one that is written beside the runs.
+/// Whether a file of this name is written next to the runs.
 fn is_result(name: &str, mark: &Mark<'_>) -> bool {
     let own = mark.file.trim_end_matches(".toml");
     name == mark.file || name == format!("{own}.json") || name == format!("{own}.svg")
@@ -428,7 +428,7 @@ pub(super) struct ExistingRun {
     path: PathBuf,
     /// Its settings ([`RunConfig::identity`]).
     pub(super) identity: String,
-    /// How it stands.
+    /// Its status.
     pub(super) status: Status,
 }
 
@@ -444,7 +444,7 @@ pub(super) fn existing_runs(out: &Path, is_wanted: impl Fn(&str) -> bool) -> imp
     })
 }
 
-/// What there is of a run.
+/// State of a run before it is trained.
 enum Standing {
     New,
     Replace,
@@ -452,12 +452,12 @@ enum Standing {
     Ended(Box<Summary>),
 }
 
-/// Break where one of both is.
+/// Break if either breaks.
 fn either(a: ControlFlow<()>, b: ControlFlow<()>) -> ControlFlow<()> {
     if a.is_break() { a } else { b }
 }
 
-/// A process, which ends with its owner.
+/// A process that ends when its owner is dropped.
 struct Running {
     job: usize,
     child: Child,
@@ -466,7 +466,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The end of its input lets it end after its step, with a checkpoint.
+        // Closing its input ends it after its current step, with a checkpoint.
         drop(self.child.stdin.take());
         let started = Instant::now();
         while started.elapsed() < ENDING && self.child.try_wait().is_ok_and(|status| status.is_none()) {
@@ -478,7 +478,7 @@ impl Drop for Running {
     }
 }
 
-/// The lock of a run folder; a process that is just ending, as after the end of the one that started it, takes a moment.
+/// Locks a run folder, waiting briefly for a process that is about to exit.
 fn free(path: &Path) -> Result<File, Error> {
     let started = Instant::now();
     loop {
@@ -489,13 +489,13 @@ fn free(path: &Path) -> Result<File, Error> {
     }
 }
 
-/// About how long a run takes: tokens times operations.
+/// Relative cost of a run: tokens times operations per token.
 fn cost(job: &Job) -> f64 {
     let tokens = job.config.tokens_of_step() as f64 * job.config.train.steps as f64;
     tokens * job.config.plan().map_or(0.0, |plan| plan.flops_per_token())
 }
 
-/// The end of a file.
+/// The last part of a file.
 fn tail(path: &Path) -> Option<String> {
     const BYTES: u64 = 64 << 10;
     let (mut file, length) = read::open(path, u64::MAX).ok()?;
@@ -505,7 +505,7 @@ fn tail(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The last thing that a process said.
+/// The last line of a log.
 fn last_line(log: &Path) -> Option<String> {
     let text = tail(log)?;
     let line = text.lines().rev().find(|line| !line.trim().is_empty())?;

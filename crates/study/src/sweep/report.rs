@@ -1,4 +1,4 @@
-//! What a sweep found, as `sweep.json` and as curves.
+//! Results of a sweep: `sweep.json`, tables and curves.
 
 use super::Sweep;
 use super::analysis::{Analysis, AtSize, Edge, Layout, Optimum, Point, Verdict, Why, analyse};
@@ -11,28 +11,28 @@ use toml::Value;
 use unitgain_train::Summary;
 use unitgain_train::folder::metrics::Status;
 
-/// Version of the format of `sweep.json` and `compare.json`. A change of meaning or the loss of a field raises it; new
-/// fields do not.
+/// Version of the format of `sweep.json` and `compare.json`. It rises when a field is removed or changes its meaning;
+/// not for new fields.
 pub const FORMAT: u32 = 1;
 
-/// `sweep.json`: a sweep in one object. A number that is not finite is `null`.
+/// Contents of `sweep.json`. Numbers that are not finite are `null`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepReport {
     /// Version of the format.
     pub format: u32,
-    /// The sweep's file, without its ending.
+    /// Name of the sweep's file, without extension.
     pub name: String,
-    /// The run's file.
+    /// File of the base run.
     pub run: String,
-    /// Which number of a run is its loss.
+    /// The loss that runs are compared by.
     pub loss: Loss,
-    /// Largest shift that transfers, in octaves.
+    /// Maximum shift that counts as transfer, in octaves.
     pub tolerance: f64,
-    /// What was varied.
+    /// The axes.
     pub axes: Vec<Axis>,
-    /// Length of every run, which an optimum belongs to; None where an axis changes it.
+    /// Length of the runs, for which an optimum is valid; None if an axis changes it.
     pub horizon: Option<Horizon>,
-    /// Whether all runs have ended. Without, there are no means, optima and verdicts.
+    /// Whether all runs have ended. If not, there are no means, optima and verdicts.
     pub complete: bool,
     /// Runs in the order of the plan.
     pub runs: Vec<RunEntry>,
@@ -44,10 +44,10 @@ pub struct SweepReport {
     pub verdicts: Vec<VerdictEntry>,
     /// Whether all groups transfer; None without verdicts.
     pub transfers: Option<bool>,
-    /// What the above were written from.
+    /// The analysis behind means, optima and verdicts.
     #[serde(skip)]
     pub analysis: Analysis,
-    /// What each axis is.
+    /// Role of each axis.
     #[serde(skip)]
     pub layout: Layout,
 }
@@ -55,49 +55,49 @@ pub struct SweepReport {
 /// Length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Horizon {
-    /// Updates.
+    /// Number of updates.
     pub steps: usize,
-    /// Tokens that they see.
+    /// Number of tokens.
     pub tokens: usize,
 }
 
-/// Values by key.
+/// Values of axes by key.
 type Settings = BTreeMap<String, Value>;
 
-/// A run and what became of it.
+/// A run and its result.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunEntry {
     /// Name of its folder in `runs/`.
     pub name: String,
     /// Value of each axis.
     pub settings: Settings,
-    /// `finished`, `diverged`, or None where it has not ended.
+    /// `finished`, `diverged`, or None if it has not ended.
     pub status: Option<Status>,
-    /// Why it diverged.
+    /// Reason of a divergence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Whether it beat the frequencies of the symbols and its start; None where it has not finished.
+    /// Whether it beat the unigram loss and its initial loss; None if it has not finished.
     pub learned: Option<bool>,
-    /// What is compared; None where it diverged.
+    /// The loss for the comparison; None if it diverged.
     pub loss: Option<f64>,
     /// Last evaluation loss.
     pub eval_loss: Option<f32>,
-    /// What it was to make.
+    /// Configured length.
     pub horizon: Horizon,
-    /// Steps that it made.
+    /// Steps done.
     pub steps: usize,
-    /// Of its last process.
+    /// Time of its last process, in seconds.
     pub seconds: Option<f64>,
     #[serde(skip)]
     at: Vec<usize>,
 }
 
-/// Runs that differ by the seed alone.
+/// Mean of runs that differ only in the seed.
 #[derive(Clone, Debug, Serialize)]
 pub struct MeanEntry {
     /// Value of each axis except the seed.
     pub settings: Settings,
-    /// Mean loss; not finite where a seed diverged.
+    /// Mean loss; not finite if a seed diverged.
     pub loss: f64,
     /// Standard deviation over the seeds.
     pub std: f64,
@@ -114,29 +114,29 @@ pub struct OptimumEntry {
     pub group: Settings,
     /// Value of the size.
     pub size: Option<Value>,
-    /// Learning rate at the vertex of the parabola; None where everything diverged.
+    /// Learning rate at the vertex of the parabola; None if all runs diverged.
     pub lr: Option<f64>,
-    /// Learning rate of the grid with the least loss.
+    /// Learning rate of the lowest grid point.
     pub grid_lr: Option<f64>,
-    /// Loss there.
+    /// Loss of the lowest grid point.
     pub loss: Option<f64>,
-    /// Its standard deviation over the seeds.
+    /// Standard deviation of that loss over the seeds.
     pub std: f64,
-    /// Whether every seed learned there.
+    /// Whether every seed learned at that point.
     pub learned: bool,
-    /// Whether it is an end of the grid.
+    /// Set if that point is at an edge of the grid.
     pub edge: Option<Edge>,
-    /// Whether a neighbour of it diverged.
+    /// Whether a neighbour of that point diverged.
     pub beside_divergence: bool,
     /// Standard deviation of the optimum over the seeds, in octaves.
     pub spread: Option<f64>,
-    /// log2 of this optimum over that of the smallest size.
+    /// Shift of the optimum against the smallest size, in octaves.
     pub shift: Option<f64>,
     /// Number of runs that diverged.
     pub diverged: usize,
 }
 
-/// Whether a group's optimum holds.
+/// Verdict on a group.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerdictEntry {
     /// Values of the axes other than learning rate, seed and size.
@@ -270,7 +270,7 @@ impl SweepReport {
         VerdictEntry { group: self.group(at), verdict, said }
     }
 
-    /// How much of a group's shifts can be noise.
+    /// How much of a group's shifts may be noise.
     fn noise(&self, at: &[usize]) -> String {
         let group = self.group(at);
         let own = self.analysis.optima.iter().filter(|optimum| self.group(&optimum.at) == group);
@@ -284,20 +284,20 @@ impl SweepReport {
         settings(&self.axes, at, |i| self.layout.groups.contains(&i))
     }
 
-    /// As JSON.
+    /// JSON text.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|e| unreachable!("a report is always valid JSON: {e}"))
     }
 
-    /// `key value` of the axes that are in, as a person names a run.
+    /// `key value` for the axes that `is_in` accepts.
     pub fn named(&self, at: &[usize], is_in: impl Fn(usize) -> bool) -> String {
         let all = self.axes.iter().zip(at).enumerate().filter(|(i, _)| is_in(*i));
         let said = all.map(|(_, (axis, index))| format!("{} {}", short(&axis.key), self::shown(&axis.values[*index])));
         said.collect::<Vec<_>>().join(", ")
     }
 
-    /// Loss over the learning rate: a panel for each group, a curve for each size, its optimum marked. Without learning
-    /// rates loss over the size, a curve for each group; without both over the number of the configuration.
+    /// Loss over the learning rate: one panel per group, one curve per size, with its optimum marked. Without learning
+    /// rates loss over the size, with one curve per group; without both, over the index of the run's settings.
     pub fn panels(&self) -> Vec<Panel> {
         let Layout { lr, size, .. } = self.layout;
         let labels = |over: &str| [over.to_string(), "loss, nats".to_string()];
@@ -351,7 +351,7 @@ impl SweepReport {
     }
 }
 
-/// Whether losses differ so much that the small ones need a logarithm to be told apart.
+/// Whether the range of losses requires a logarithmic axis.
 fn is_wide(curves: &[(String, Vec<[f64; 2]>)]) -> bool {
     let losses = || curves.iter().flat_map(|(_, points)| points).map(|point| point[1]).filter(|loss| loss.is_finite());
     let (low, high) = (losses().fold(f64::INFINITY, f64::min), losses().fold(f64::NEG_INFINITY, f64::max));
@@ -363,7 +363,7 @@ fn short(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
 
-/// A value with the digits that count.
+/// A value with its significant digits.
 fn shown(value: &Value) -> String {
     value.as_float().map_or_else(|| plain(value), shortest)
 }
