@@ -6,26 +6,26 @@ use std::io::Write;
 use std::path::PathBuf;
 use unitgain_study::bench::{self, Effort};
 
-/// Measure how fast configurations train, and how near that is to what the machine can do
+/// Measure the training speed of configurations, and compare it with the speed of the machine
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain bench configs/pre_norm.toml\n  \
     unitgain bench configs/pre_norm.toml configs/post_norm.toml --rounds 5 --json")]
 pub(crate) struct Args {
-    /// TOML files of runs; several take turns
+    /// TOML files of runs; several are measured in turns
     #[arg(required = true)]
     configs: Vec<PathBuf>,
     #[command(flatten)]
     overrides: Overrides,
-    /// Steps of each configuration in a round
+    /// Steps per configuration and round
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// Rounds, in which the configurations take turns
+    /// Number of rounds; in each, all configurations run in turn
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Steps before the first round
+    /// Warm-up steps per configuration
     #[arg(long, default_value_t = 3)]
     warmup: u32,
-    /// Print an object
+    /// Print JSON (an object)
     #[arg(long)]
     json: bool,
 }

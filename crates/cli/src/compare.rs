@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use unitgain_study::compare::{CompareReport, Compared, Comparison};
 
-/// Train several configurations on the same batches, over the same seeds, and say how they differ
+/// Train several configurations on the same batches, over the same seeds, and report their differences
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  unitgain compare configs/pre_norm.toml configs/post_norm.toml --set train.steps=300\n  \
@@ -16,18 +16,18 @@ pub(crate) struct Args {
     /// TOML files of runs, or of comparisons: a run and its variants
     #[arg(required = true)]
     configs: Vec<PathBuf>,
-    /// Number of seeds, from that of the first file on
+    /// Number of seeds, counting up from the first file's
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Count the steps to this training loss [default: the largest final loss of the configurations that learned]
+    /// Count the steps to this training loss [default: the highest final loss of the configurations that learned]
     #[arg(long, value_name = "LOSS")]
     reach: Option<f64>,
-    /// The folder of all runs [default: a folder in runs/compare with the name of this set of configurations]
+    /// The folder for all runs [default: a folder in runs/compare, named after the configurations]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
     runs: Runs,
-    /// End with exit code 1 where a run diverged or did not learn
+    /// Exit with code 1 if a run diverged or did not learn
     #[arg(long)]
     check: bool,
 }
@@ -128,7 +128,7 @@ fn cells(of: &Compared) -> Vec<String> {
     ]
 }
 
-/// How many seeds did not end well, and how.
+/// How many seeds failed, and how.
 fn failed(of: &Compared) -> String {
     let seeds = of.runs.len();
     let parts = [(of.diverged, "diverged"), (of.did_not_learn, "did not learn")];

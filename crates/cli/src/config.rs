@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use toml::{Table, Value};
 
-/// Look at a configuration
+/// Inspect a configuration
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  unitgain config show configs/pre_norm.toml --set model.placement=deep_norm")]
 pub(crate) struct Args {
@@ -15,7 +15,7 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Print it with every default written out, as it stands in the folder of a run
+    /// Print a configuration with every default written out, as in a run folder
     #[command(after_help = "Examples:\n  unitgain config show configs/pre_norm.toml\n  \
         unitgain config show configs/pre_norm.toml --set optimizer.kind=lion > lion.toml")]
     Show {
@@ -31,7 +31,7 @@ impl Args {
         match self.action {
             Action::Show { config, overrides } => {
                 let (mut config, _) = overrides.load(&config)?.prepare()?;
-                // They are of the run that the file came from, not of this program.
+                // These describe the program that wrote the file, not this one.
                 config.versions = None;
                 write!(printable::out(), "{}", escaped(&config.to_toml()))?;
                 Ok(Outcome::Success)
@@ -40,11 +40,11 @@ impl Args {
     }
 }
 
-/// The same TOML, in which a character that a terminal would obey is an escape of TOML.
+/// The same TOML, with characters that control a terminal escaped in TOML's syntax.
 fn escaped(toml: &str) -> String {
     let line = |line: &str| match line.split_once('=') {
         Some((key, _)) if !line.chars().all(is_printable) => match toml::from_str::<Table>(line) {
-            // A string in single quotes has no escapes.
+            // TOML strings in single quotes have no escapes.
             Ok(table) => match table.get(key.trim()) {
                 Some(Value::String(text)) => format!("{key}= {}", basic_string(text)),
                 Some(_) | None => line.into(),

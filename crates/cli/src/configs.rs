@@ -9,11 +9,11 @@ use unitgain_train::{Calibrate, ClipConfig, DataConfig, OnDivergence, OptimizerC
 #[derive(clap::Args)]
 #[command(after_help = help())]
 pub(crate) struct Args {
-    /// Only this axis, by its name or its key in a configuration
+    /// Show only this axis, by its name or its configuration key
     axis: Option<String>,
 }
 
-/// An axis: its name, its key in a configuration, its kinds.
+/// An axis: name, configuration key, kinds.
 type Axis = (&'static str, &'static str, Vec<About>);
 
 fn axes() -> [Axis; 14] {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use unitgain_study::coord_check::{self, Axis, Conclusion, CoordCheckOptions, Growth, Layer};
 use unitgain_study::plot::{self, Panel};
 
-/// Check whether a parametrization is in force: what a few steps change must not grow with the width, or with the depth
+/// Check a parametrization: the changes over a few steps must not grow with the width or the depth
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain coord-check configs/mup.toml --widths 64,128,256,512\n  \
     unitgain coord-check configs/mup.toml --set model.parametrization.kind=standard\n\n\
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     config: PathBuf,
     #[command(flatten)]
     overrides: Overrides,
-    /// Widths of the stream [default: 64,128,256,512]
+    /// Widths of the model [default: 64,128,256,512]
     #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with = "depths")]
     widths: Vec<usize>,
     /// Numbers of blocks, instead of widths
@@ -30,16 +30,16 @@ pub(crate) struct Args {
     /// Number of updates
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
-    /// Number of seeds, from that of the configuration on
+    /// Number of seeds, counting up from the configuration's
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Largest slope after any step that is not growth, in octaves of change per octave of size
+    /// Maximum slope that does not count as growth, in octaves of change per octave of size
     #[arg(long, value_name = "X", default_value_t = 0.25, allow_negative_numbers = true)]
     tolerance: f64,
-    /// Draw the change of every activation over the sizes into an SVG file, or a PNG file with the feature png
+    /// Plot the changes of every activation over the sizes, as SVG, or as PNG with the feature png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Print an object
+    /// Print JSON (an object)
     #[arg(long)]
     json: bool,
 }

@@ -3,11 +3,11 @@ use serde::Serialize;
 use std::io::Write;
 use unitgain_train::device::{self, Found};
 
-/// List the backends that are compiled in and the devices that they find
+/// List the compiled backends and their devices
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  unitgain devices --json")]
 pub(crate) struct Args {
-    /// Print an array of objects
+    /// Print JSON (an array of objects)
     #[arg(long)]
     json: bool,
 }

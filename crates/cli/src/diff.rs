@@ -3,7 +3,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use unitgain_study::diff::{self, RunDiff};
 
-/// Say at which step two runs part, and which keys of their configurations differ
+/// Find the first step at which two runs differ, and the configuration keys that differ
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain diff runs/pre_norm runs/again\n  \
     unitgain diff runs/pre_norm runs/post_norm --json\n\n\
@@ -12,9 +12,9 @@ use unitgain_study::diff::{self, RunDiff};
 pub(crate) struct Args {
     /// A run folder
     run_a: PathBuf,
-    /// The one to compare it with
+    /// The run folder to compare with
     run_b: PathBuf,
-    /// Print an object
+    /// Print JSON (an object)
     #[arg(long)]
     json: bool,
 }

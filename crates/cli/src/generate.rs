@@ -11,27 +11,27 @@ use unitgain_train::generate::{Sampling, Writer};
 pub(crate) struct Args {
     /// The run folder
     run: PathBuf,
-    /// The text to continue; for synthetic tasks numbers separated by spaces [default: a line break,
-    /// or the first token]
+    /// The text to continue; numbers separated by spaces for synthetic tasks [default: a line break, or the first
+    /// token]
     #[arg(long, allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Number of tokens to add
     #[arg(long, default_value_t = 200)]
     tokens: usize,
-    /// Divides the logits; 0 takes the most likely token
+    /// Divisor of the logits; 0 picks the most likely token
     #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
-    /// Choose among the K most likely tokens; 0 for all
+    /// Sample among the K most likely tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: usize,
-    /// Write control characters as they are. A text may hold some, which a terminal obeys; without this, those other than
-    /// line breaks and tabs are written as escapes such as \u{1b}
+    /// Write control characters unchanged. A generated text may contain characters that control the terminal; by
+    /// default those other than line breaks and tabs are written as escapes such as \u{1b}
     #[arg(long)]
     raw: bool,
-    /// Seed of the choice
+    /// Seed of the sampling
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where to compute
+    /// The compute backend
     #[arg(long, default_value = "flex")]
     backend: String,
 }
@@ -45,7 +45,7 @@ impl Args {
         let mut out: Box<dyn Write> = if self.raw { Box::new(printable::raw()) } else { Box::new(printable::out()) };
         let mut pending = prompt.clone();
         let mut show = |pending: &mut Vec<i32>, is_last: bool| {
-            // The bytes of a character that are not all there yet wait for the rest.
+            // Incomplete characters wait for their remaining bytes.
             let rest = if is_last { 0 } else { writer.tokenizer.unfinished(pending) };
             let rest = pending.split_off(pending.len() - rest);
             let text = writer.tokenizer.decode(pending);

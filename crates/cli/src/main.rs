@@ -1,4 +1,4 @@
-//! The `unitgain` command, one file a subcommand.
+//! The `unitgain` command, with one file per subcommand.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
@@ -28,18 +28,18 @@ use std::process::ExitCode;
 use stop::Stop;
 use tracing_subscriber::EnvFilter;
 
-/// glibc returns every large buffer to the kernel and takes zeroed pages again, which costs a third of
-/// a training step.
+/// glibc returns every large buffer to the kernel and requests zeroed pages again, which costs a third of a training
+/// step.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What the command ends with, beside success.
+/// The outcome of a command.
 pub(crate) enum Outcome {
     Success,
-    /// A run diverged or a check failed: the command did its work, and the answer is no.
+    /// The command worked, and the answer is no: a run diverged, or a check failed.
     Negative,
-    /// A signal stopped it, and it can go on.
+    /// Stopped by a signal, and resumable.
     Interrupted(Stop),
 }
 
@@ -82,7 +82,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it computes in this process, which takes threads.
+    /// Whether the command computes in this process and needs its thread pool.
     fn computes(&self) -> bool {
         match self {
             Self::Train(_)
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
             let _ = writeln!(printable::err(), "{}", printable::message(&e.render().to_string()));
             return ExitCode::from(2);
         }
-        // Help and version.
+        // Help and version are printed this way.
         Err(e) => return e.print().map_or(ExitCode::from(2), |()| ExitCode::SUCCESS),
     };
     let command = cli.command;
@@ -150,7 +150,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Success) => ExitCode::SUCCESS,
         Ok(Outcome::Negative) => ExitCode::from(1),
         Ok(Outcome::Interrupted(stop)) => stop.exit_code(),
-        // A reader that closed the pipe has what it wanted.
+        // A reader may close the pipe early.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             let _ = writeln!(printable::err(), "{}", printable::message(&format!("error: {e}")));
@@ -159,7 +159,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Standard error, where a message that nobody can read is no reason to stop.
+/// Standard error, ignoring failed writes.
 struct Quiet;
 
 impl Write for Quiet {

@@ -4,25 +4,25 @@ use std::path::Path;
 use unitgain_study::self_test;
 use unitgain_train::{RunConfig, device};
 
-/// What a command line may change of the configurations that it reads.
+/// Options that change the loaded configurations.
 #[derive(clap::Args)]
 pub(crate) struct Overrides {
-    /// Change a key of the configuration; may be repeated
+    /// Set a key of the configuration (repeatable)
     #[arg(long = "set", value_name = "KEY.PATH=VALUE")]
     settings: Vec<String>,
-    /// Where to compute: flex, ndarray, wgpu, vulkan or cuda, the last three with an optional :index
+    /// The compute backend: flex, ndarray, wgpu, vulkan or cuda; the last three accept an :index
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Do not compare a device other than flex with the CPU first
+    /// Skip the self-test of a device other than flex against the CPU
     #[arg(long)]
     skip_self_test: bool,
-    /// on or off: whether norms, activations, linear layers, attention, loss and Adam are one operation each
+    /// on or off: whether norms, activations, linear layers, attention, loss and Adam are fused operations
     #[arg(long, value_name = "SWITCH", value_parser = ["on", "off"])]
     fused: Option<String>,
 }
 
 impl Overrides {
-    /// The configuration of a file with the changes.
+    /// Loads a configuration with the changes.
     pub(crate) fn load(&self, path: &Path) -> anyhow::Result<RunConfig> {
         Ok(RunConfig::load(path, &self.settings())?)
     }
@@ -35,10 +35,10 @@ impl Overrides {
         settings
     }
 
-    /// Refuses a device that computes something else than the CPU.
+    /// Tests a device against the CPU.
     pub(crate) fn self_test(&self, backend: &str) -> anyhow::Result<()> {
         let is_known = device::compiled().contains(&backend.split(':').next().unwrap_or_default());
-        // A backend that there is not is told with all else that is wrong with the configuration.
+        // An unknown backend is reported with the configuration's other faults.
         if self.skip_self_test || !is_known {
             return Ok(());
         }

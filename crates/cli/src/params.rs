@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use unitgain_model::{LogitScale, ParamEntry, weights};
 use unitgain_train::{Trainer, device};
 
-/// Print the parameters of every role, or each of them, with their init, multipliers and effective settings
+/// Print the parameters of each role, or each parameter, with init, multipliers and effective settings
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain params configs/pre_norm.toml\n  \
     unitgain params configs/pre_norm.toml --full\n  \
@@ -18,10 +18,10 @@ pub(crate) struct Args {
     config: PathBuf,
     #[command(flatten)]
     overrides: Overrides,
-    /// Print each parameter, not each role
+    /// Print each parameter instead of each role
     #[arg(long)]
     full: bool,
-    /// Print an array of objects, one a parameter
+    /// Print JSON (an array of objects, one per parameter)
     #[arg(long)]
     json: bool,
 }
@@ -31,12 +31,12 @@ struct Row {
     path: String,
     role: &'static str,
     shape: Vec<usize>,
-    /// Of all elements, where they start equal.
+    /// The common initial value of all elements, if there is one.
     init_value: Option<f32>,
     init_std: f64,
     multiplier: f64,
     lr_factor: f64,
-    /// At the peak of the schedule.
+    /// Learning rate at the peak of the schedule.
     lr: f64,
     weight_decay: f64,
     eps: f64,
@@ -140,7 +140,7 @@ fn print_each(rows: &[Row]) -> std::io::Result<()> {
     table::print(&header, &cells, &[3, 4, 5, 6, 7, 8, 9, 10])
 }
 
-/// A row a role, in the order in which the model has them.
+/// One row per role, in the model's order.
 fn print_roles(rows: &[Row]) -> std::io::Result<()> {
     let mut roles: Vec<&str> = Vec::new();
     for row in rows {
@@ -182,7 +182,7 @@ fn print_roles(rows: &[Row]) -> std::io::Result<()> {
     table::print(&header, &cells, &[1, 2, 3, 4, 5, 6, 7, 8, 9])
 }
 
-/// Least and largest, where they differ; a dash for none.
+/// Minimum and maximum if they differ; a dash for no values.
 fn range(values: impl Iterator<Item = f64> + Clone) -> String {
     let [least, most] = [f64::min, f64::max].map(|of| values.clone().reduce(of).map(number));
     match (least, most) {
@@ -192,7 +192,7 @@ fn range(values: impl Iterator<Item = f64> + Clone) -> String {
     }
 }
 
-/// Six decimals, or three of a small number in exponent form, without trailing zeros.
+/// Six decimals, or three in exponent form for small numbers, without trailing zeros.
 fn number(x: f64) -> String {
     let short = |text: &str| text.trim_end_matches('0').trim_end_matches('.').to_string();
     if x == 0.0 || (1e-3..1e6).contains(&x.abs()) {

@@ -1,18 +1,18 @@
-//! Text for a terminal. Keys, paths, names and messages come from files, and a terminal takes control characters in them
-//! for orders: to move the cursor, to change what a line says, to set a title.
+//! Text for a terminal. Keys, paths, names and messages come from files, and control characters in them could move the
+//! cursor, change text or set the title.
 
 use std::borrow::Cow;
 use std::io::{Result, Stderr, Stdout, Write, stderr, stdout};
 
-/// Most lines of a message: the faults of a file, of which at most 50 are told, and what is around them.
+/// Maximum lines of a message: the at most 50 reported faults of a file, and surrounding text.
 const LINES: usize = 60;
-/// Most characters of a line of a message, and of a cell of a table: more than a list of all keys of a table has.
+/// Maximum characters per line of a message, and per table cell: more than the list of all keys of a table.
 const CHARACTERS: usize = 1000;
-/// The same of a log, whose lines list all settings of a run.
+/// Maximum characters per line of a log, which may list all settings of a run.
 const CHARACTERS_OF_LOG: usize = 4000;
 
-/// With an escape, as `\u{1b}`, for each character that a terminal does not show as itself: control characters other
-/// than line breaks and tabs, line and paragraph separators, and those that change the direction of a text.
+/// Escapes characters that a terminal does not show as themselves, like `\u{1b}`: control characters except line breaks
+/// and tabs, line and paragraph separators, and characters that change the text direction.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     match text.chars().all(is_printable) {
         true => text.into(),
@@ -26,7 +26,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether a character may be written as it is.
+/// Whether a character may be printed unchanged.
 pub(crate) fn is_printable(c: char) -> bool {
     let changes_direction =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -34,7 +34,7 @@ pub(crate) fn is_printable(c: char) -> bool {
     matches!(c, '\n' | '\t') || !(c.is_control() || changes_direction || breaks_lines)
 }
 
-/// A [`printable`] message whose length does not depend on what it quotes: some lines, each cut where it is too long.
+/// A [`printable`] message of bounded length: a limited number of lines, each shortened if too long.
 pub(crate) fn message(text: &str) -> String {
     bounded(text, CHARACTERS)
 }
@@ -53,12 +53,12 @@ fn bounded(text: &str, characters: usize) -> String {
     shown.join("\n")
 }
 
-/// A cell of a table, in one line.
+/// Text of a table cell, in one line.
 pub(crate) fn cell(text: &str) -> String {
     shortened(&printable(text).replace('\n', r"\u{a}").replace('\t', r"\u{9}"), CHARACTERS)
 }
 
-/// The start and the end of a line that is too long, and an ellipsis: a key is before a value, and what is wrong behind.
+/// Start and end of a long line with an ellipsis between: a key is at the start, and the problem at the end.
 fn shortened(line: &str, characters: usize) -> String {
     let length = line.chars().count();
     if length <= characters {
@@ -71,7 +71,7 @@ fn shortened(line: &str, characters: usize) -> String {
 /// Writes [`printable`] text.
 pub(crate) struct Printable<W>(W);
 
-/// Standard output for people. What programs read goes to [`raw`].
+/// Standard output for people. Machine-readable output goes to [`raw`].
 pub(crate) fn out() -> Printable<Stdout> {
     Printable(stdout())
 }
@@ -81,7 +81,7 @@ pub(crate) fn err() -> Printable<Stderr> {
     Printable(stderr())
 }
 
-/// Standard output for what must not be changed: JSON, scripts, a text that was asked for as it is.
+/// Standard output for unchanged text: JSON, scripts, raw generated text.
 pub(crate) fn raw() -> Stdout {
     stdout()
 }
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(cell("two\nlines\tand a tab"), r"two\u{a}lines\u{9}and a tab");
     }
 
-    /// A command that wrote to standard output itself would write what it read as it is.
+    /// A command that wrote to standard output itself would not escape its text.
     #[test]
     fn commands_write_through_here() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -10,7 +10,7 @@ use unitgain_study::signal::{self, BlockSignal, Signal, Spectrum};
 use unitgain_train::RunConfig;
 use unitgain_train::folder::checkpoint::Checkpoint;
 
-/// Measure the signal of new or trained models: stream, branches, gradients and attention of every block, and weights
+/// Measure the signal of new or trained models: stream, branches, gradients and attention of each block, and weights
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain probe configs/pre_norm.toml\n  \
     unitgain probe configs/pre_norm.toml configs/post_norm.toml --depths 8,16,32,64 --seeds 3 --plot probe.svg\n  \
@@ -18,27 +18,27 @@ use unitgain_train::folder::checkpoint::Checkpoint;
     All models, also trained ones, are measured on the batch of the first step; seeds of a trained model change only \
         the batch.")]
 pub(crate) struct Args {
-    /// TOML files of runs, measured at step 0; run folders, at their newest checkpoint; checkpoints
+    /// TOML files of runs (measured at step 0), run folders (at their newest checkpoint), or checkpoints
     #[arg(required = true, value_name = "CONFIG|RUN|CHECKPOINT")]
     models: Vec<PathBuf>,
     #[command(flatten)]
     overrides: Overrides,
-    /// Number of seeds, from that of the configuration on
+    /// Number of seeds, counting up from the configuration's
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Numbers of blocks, instead of that of the files
+    /// Numbers of blocks, instead of the files'
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     depths: Vec<usize>,
-    /// Widths of the stream, instead of that of the files
+    /// Widths of the model, instead of the files'
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     widths: Vec<usize>,
-    /// Leave out the singular values, whose cost grows with the cube of the width
+    /// Skip the singular values, whose cost grows with the cube of the width
     #[arg(long)]
     no_spectrum: bool,
-    /// Draw the curves over the blocks, and with several depths or widths over those, into an SVG file, or a PNG file with the feature png
+    /// Plot the curves over the blocks (and over several depths or widths), as SVG, or as PNG with the feature png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Print an array of objects, with every seed
+    /// Print JSON (an array of objects, with every seed)
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +50,7 @@ enum Source {
 }
 
 impl Source {
-    /// A new model of a TOML file, the newest checkpoint of a run folder, or a checkpoint, with its name.
+    /// A new model from a TOML file, or a trained one from a run folder or checkpoint, with its name.
     fn open(path: &Path, overrides: &Overrides) -> anyhow::Result<(String, Self)> {
         let is_checkpoint = path.extension().is_some_and(|extension| extension == "safetensors");
         if !path.is_dir() && !is_checkpoint {
@@ -58,7 +58,7 @@ impl Source {
             return Ok((name, Self::New(overrides.load(path)?)));
         }
         let checkpoint = if is_checkpoint { Checkpoint::read(path)? } else { Checkpoint::newest(path)? };
-        // The name of the run's folder, whether it was given itself, as `.`, or by one of its checkpoints.
+        // Name of the run's folder, for a path such as `.` and for one of its checkpoints.
         let whole = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let folder = whole.parent().filter(|folder| folder.ends_with("checkpoints")).and_then(Path::parent);
         let name = match (is_checkpoint, folder) {
@@ -78,7 +78,7 @@ impl Source {
         }
     }
 
-    /// Steps that the model was trained for.
+    /// Number of training steps of the model.
     fn step(&self) -> usize {
         match self {
             Self::New(_) => 0,
@@ -86,7 +86,7 @@ impl Source {
         }
     }
 
-    /// With another number of blocks and another width.
+    /// The model with another number of blocks and another width.
     fn resized(&self, depth: usize, width: usize) -> anyhow::Result<Self> {
         match self {
             Self::New(config) => Ok(Self::New(resized(&resized(config, Axis::Depth, depth)?, Axis::Width, width)?)),
@@ -94,7 +94,7 @@ impl Source {
         }
     }
 
-    /// Measures the model with the seed of the configuration plus `more`.
+    /// Measures the model with the configuration's seed plus `more`.
     fn measure(&self, more: u64, spectrum: bool) -> anyhow::Result<Signal> {
         let mut config = self.config().clone();
         config.seed = config.seed.saturating_add(more);
@@ -105,11 +105,11 @@ impl Source {
     }
 }
 
-/// One model, with its seeds.
+/// Results for one model, over seeds.
 #[derive(Serialize)]
 struct Probed {
     config: String,
-    /// Steps that it was trained for.
+    /// Number of training steps.
     step: usize,
     depth: usize,
     width: usize,
@@ -276,7 +276,7 @@ fn blocks(job: &Probed) -> anyhow::Result<()> {
     spectra(job)
 }
 
-/// The singular values of the weight matrices, a row a role: the range over its matrices and over seeds.
+/// The singular values of the weight matrices, one row per role: ranges over its matrices and over seeds.
 fn spectra(job: &Probed) -> anyhow::Result<()> {
     let mut roles: Vec<(&str, Vec<&Spectrum>)> = Vec::new();
     for matrix in job.seeds.iter().flat_map(|signal| &signal.matrices) {
@@ -376,7 +376,7 @@ fn summary(probed: &[Probed], several: [bool; 2]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The models that differ by depth (0) or width (1) alone.
+/// Groups of models that differ only in depth (0) or width (1).
 fn groups(probed: &[Probed], index: usize, several: [bool; 2]) -> Vec<(String, Vec<&Probed>)> {
     let mut groups: Vec<(String, Vec<&Probed>)> = Vec::new();
     for job in probed {

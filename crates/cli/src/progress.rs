@@ -1,6 +1,6 @@
-//! What is seen of a command while it works. Standard error has a bar where it is a terminal that can draw one, which
-//! indicatif decides (no pipe, no `TERM=dumb`), and plain counts elsewhere. Lines that are a command's result are on
-//! standard output always, and a bar stands aside for them.
+//! Progress display. Standard error has a bar on a terminal that can draw one, as decided by indicatif (no pipe, no
+//! `TERM=dumb`), and plain counts elsewhere. The results of a command always go to standard output; a bar is hidden
+//! while they are written.
 
 use super::printable;
 use indicatif::{ProgressBar, ProgressStyle, WeakProgressBar};
@@ -10,10 +10,10 @@ use std::io::stdout;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The bar that is on the terminal.
+/// The bar on the terminal, if any.
 static DRAWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
-/// A bar of `length`, hidden where none can be drawn; `after` is what stands behind its position, as `{eta} left`.
+/// A bar of `length`, hidden where none can be drawn; `after` is the text after its position, e.g. `{eta} left`.
 pub(crate) fn bar(length: u64, before: &str, after: &str) -> ProgressBar {
     let bar = ProgressBar::new(length);
     let template = format!("{{bar:30}} {before}{{pos}}/{{len}} {after}");
@@ -22,8 +22,8 @@ pub(crate) fn bar(length: u64, before: &str, after: &str) -> ProgressBar {
     bar
 }
 
-/// As [`bar`], for a command whose lines come while the bar is there: what reads a pipe mostly writes to the same
-/// terminal (`| tee log`), and a bar would be in the midst of its lines.
+/// As [`bar`], for a command that prints lines meanwhile. It is hidden if standard output is a pipe, which mostly leads
+/// to the same terminal (`| tee log`), where the bar would mix with the lines.
 pub(crate) fn bar_among_lines(length: u64, before: &str, after: &str) -> ProgressBar {
     match is_pipe() {
         true => ProgressBar::hidden(),
@@ -39,13 +39,13 @@ fn is_pipe() -> bool {
     output.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// Pipes cannot be told from files there.
+/// Pipes cannot be distinguished from files on this system.
 #[cfg(not(unix))]
 fn is_pipe() -> bool {
     false
 }
 
-/// Writes past the bar that is on the terminal, if one is.
+/// Writes while the bar is hidden, if there is one.
 pub(crate) fn aside<R>(write: impl FnOnce() -> R) -> R {
     let drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match drawn.and_then(|bar| bar.upgrade()) {
@@ -54,32 +54,32 @@ pub(crate) fn aside<R>(write: impl FnOnce() -> R) -> R {
     }
 }
 
-/// A line on standard output, which a closed pipe may swallow: the work goes on.
+/// Prints a line; a closed pipe is ignored, so that the work continues.
 pub(crate) fn line(text: &str) {
     let _ = aside(|| writeln!(printable::out(), "{}", printable::message(text)));
 }
 
-/// Counts what is done: by a bar, or by about ten plain lines on standard error.
+/// Progress as a bar, or as about ten plain lines on standard error.
 pub(crate) struct Count {
     bar: ProgressBar,
     what: &'static str,
-    /// Tenths that were told.
+    /// Tenths that were reported.
     told: AtomicU64,
 }
 
 impl Count {
-    /// A count up to `length`, whose plain lines call each thing a `what`.
+    /// A counter up to `length`, for things called `what`.
     pub(crate) fn new(length: u64, what: &'static str) -> Self {
         let bar = bar(length, &format!("{what} "), "{eta} left");
         Self { bar, what, told: AtomicU64::new(0) }
     }
 
-    /// One more is done.
+    /// Adds one.
     pub(crate) fn inc(&self) {
         self.set(self.bar.position() + 1);
     }
 
-    /// `done` things are done, in all.
+    /// Sets the number of things done.
     pub(crate) fn set(&self, done: u64) {
         self.bar.set_position(done);
         let length = self.bar.length().unwrap_or(0).max(1);

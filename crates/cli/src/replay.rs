@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use unitgain_study::replay::{Replay, TensorStats, replay};
 use unitgain_train::Summary;
 
-/// Make one step of a run again, and say where its first number stands that is not finite
+/// Repeat one step of a run, and find its first number that is not finite
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain replay runs/post\n  unitgain replay runs/post --step 120 --full\n\n\
     The step is repeated from the newest checkpoint before it, or from the first step. Exit code 1 if a number is not \
@@ -16,15 +16,15 @@ pub(crate) struct Args {
     /// The step [default: that of the run's last divergence]
     #[arg(long, value_name = "N")]
     step: Option<usize>,
-    /// Print every tensor, and not only those around the first that is not finite
+    /// Print all tensors, not only those around the first that is not finite
     #[arg(long)]
     full: bool,
-    /// Print an object
+    /// Print JSON (an object)
     #[arg(long)]
     json: bool,
 }
 
-/// Tensors that are printed before and after the first that is not finite.
+/// Number of tensors printed before and after the first that is not finite.
 const AROUND: usize = 6;
 
 impl Args {

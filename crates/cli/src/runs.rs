@@ -1,4 +1,4 @@
-//! What commands of many runs share.
+//! Shared by the commands that train many runs.
 
 use super::overrides::Overrides;
 use super::stop::Stop;
@@ -16,27 +16,27 @@ use unitgain_train::device::memory;
 use unitgain_train::folder::metrics::Status;
 use unitgain_train::folder::process::command_that_goes_on;
 
-/// How runs are made, and where what they say goes.
+/// How runs are trained and reported.
 #[derive(clap::Args)]
 pub(crate) struct Runs {
     #[command(flatten)]
     pub(crate) overrides: Overrides,
-    /// Most runs at once [default: as many as there are cores; one on a GPU]
+    /// Maximum number of runs at once [default: the number of cores; one on a GPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     jobs: Option<u32>,
     /// Remove the runs in the folder first
     #[arg(long)]
     force: bool,
-    /// Draw the curves into this SVG file too, or a PNG file with the feature png
+    /// Also plot the curves to this file, as SVG, or as PNG with the feature png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Print an object
+    /// Print JSON (an object)
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl Runs {
-    /// Refuses what can be refused before the first run.
+    /// Reports errors before the first run.
     pub(crate) fn check<'a>(&self, jobs: impl Iterator<Item = &'a Job>) -> anyhow::Result<()> {
         self.plot.as_deref().map_or(Ok(()), plot::check)?;
         let jobs: Vec<&Job> = jobs.collect();
@@ -45,7 +45,7 @@ impl Runs {
         backends.into_iter().try_for_each(|backend| self.overrides.self_test(backend))
     }
 
-    /// Tells each warning once, of the first run that it is about.
+    /// Logs each distinct warning once, with the first run that has it.
     pub(crate) fn warn<'a>(&self, jobs: impl Iterator<Item = &'a Job>) {
         let mut said = BTreeSet::new();
         for job in jobs {
@@ -62,7 +62,7 @@ impl Runs {
         }
     }
 
-    /// Prints what was found, as it was asked for, and draws it.
+    /// Prints the results in the requested form, and plots them.
     pub(crate) fn tell(
         &self,
         json: impl FnOnce() -> String,
@@ -80,7 +80,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Says where the table and the plot are, below what a person reads.
+    /// Prints where table and plot are, below the results for people.
     pub(crate) fn tell_where(&self, out: &Path, name: &str) -> anyhow::Result<()> {
         if !self.json {
             let [table, plot] =
@@ -90,7 +90,7 @@ impl Runs {
         Ok(())
     }
 
-    /// For these runs in the folder `out`: no more at once than there is memory for.
+    /// Options for training these runs in the folder `out`, limited by memory.
     pub(crate) fn options<'a>(
         &self,
         out: &Path,
@@ -106,7 +106,7 @@ impl Runs {
     }
 }
 
-/// One bar over the steps of all runs where it can be drawn, a line for each run that ends elsewhere; all on standard error.
+/// Progress of all runs on standard error: a bar where one can be drawn, otherwise one line per run.
 pub(crate) struct View {
     stop: Stop,
     bar: ProgressBar,
@@ -117,7 +117,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Also takes the signals from now on.
+    /// Also starts to catch signals.
     pub(crate) fn new(runs: usize) -> Self {
         let stop = Stop::default();
         stop.install();
@@ -131,7 +131,7 @@ impl View {
                 if self.bar.length() != Some(*of as u64) {
                     self.bar.set_length(*of as u64);
                     self.bar.set_position(*made as u64);
-                    // Time left is that of this process's steps.
+                    // Estimate the remaining time from this process's steps only.
                     self.bar.reset_eta();
                 }
                 self.bar.set_position(*made as u64);
@@ -150,7 +150,7 @@ impl View {
         self.stop.flow()
     }
 
-    /// What stopped the runs before all had ended, after the command that goes on was printed.
+    /// The signal that stopped the runs, if any, after printing the command that resumes them.
     pub(crate) fn interrupted(&self) -> Option<Stop> {
         if !self.stop.was_asked() || self.ended == self.runs {
             return None;
@@ -164,7 +164,7 @@ impl View {
         Some(self.stop.clone())
     }
 
-    /// Ends the bar, and says how many runs were there already.
+    /// Removes the bar, and reports how many runs existed already.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
         if self.earlier > 0 {

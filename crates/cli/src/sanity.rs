@@ -5,17 +5,17 @@ use std::io::Write;
 use unitgain_study::sanity;
 use unitgain_train::{device, device::memory};
 
-/// Check norms, placements, init and depth scaling against what theory says of them
+/// Check norms, placements, init and depth scaling against theory
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain sanity\n  unitgain sanity --seeds 3 --json")]
 pub(crate) struct Args {
-    /// Number of seeds; the verdict is of their mean
+    /// Number of seeds; each check is on their mean
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
-    /// Where to compute
+    /// The compute backend
     #[arg(long, value_name = "NAME", default_value = "flex")]
     backend: String,
-    /// Print an array of objects
+    /// Print JSON (an array of objects)
     #[arg(long)]
     json: bool,
 }

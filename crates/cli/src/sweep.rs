@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use unitgain_study::sweep::{AtSize, Cell, Edge, Layout, Planned, Sweep, SweepReport, shortest};
 use unitgain_train::folder::metrics::Status;
 
-/// Make a run at every combination of some values, and say where the best learning rate is and whether it moves
+/// Train runs at all combinations of some values, and find the best learning rate and whether it shifts
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  unitgain sweep configs/sweeps/mup_small.toml\n  \
     unitgain sweep configs/sweeps/sp_small.toml --jobs 2 --out runs/sp --plot sp.svg\n  \
@@ -15,15 +15,15 @@ use unitgain_train::folder::metrics::Status;
 pub(crate) struct Args {
     /// The sweep's TOML file
     sweep: PathBuf,
-    /// The folder of all runs [default: runs/NAME of the sweep's file]
+    /// The folder for all runs [default: runs/NAME of the sweep's file]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
     runs: Runs,
-    /// End with exit code 1 unless every group's learning rate transfers
+    /// Exit with code 1 unless every group's learning rate transfers
     #[arg(long)]
     check: bool,
-    /// Print the runs and which of them are there, and make nothing
+    /// Print the runs and which of them exist, and train nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -58,7 +58,7 @@ impl Args {
     }
 }
 
-/// The runs that a sweep has: their names, the values of the axes, and what has become of each.
+/// Prints the planned runs: names, values of the axes, and status.
 fn print_plan(sweep: &Sweep, out: &Path, is_json: bool) -> anyhow::Result<()> {
     let axes = &sweep.config.axes;
     let ended = sweep.ended(out);

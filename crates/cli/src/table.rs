@@ -1,23 +1,23 @@
-//! Plain text tables, as wide as the terminal at most.
+//! Plain text tables that fit the terminal.
 
 use super::printable::{self, cell};
 use console::Term;
 use std::io::{IsTerminal, Result, Write, stdout};
 
-/// Width where standard output is no terminal, or one that does not say its width.
+/// Width if standard output is not a terminal, or one of unknown width.
 const WIDTH: usize = 80;
-/// Between two columns.
+/// Space between columns.
 const GAP: usize = 2;
-/// Text that is narrower is not broken.
+/// Texts narrower than this are not wrapped.
 const TEXT: usize = 16;
 
-/// Prints rows under a header; columns of `right` (by index) are aligned to the right. Where the table is too wide for the
-/// terminal, texts are broken into lines, and where that is not enough the columns come in groups, each after the first
-/// column.
+/// Prints rows under a header, with the columns of `right` (by index) right-aligned. If the table is too wide for the
+/// terminal, texts are wrapped; if that is not enough, the columns are split into groups, which all begin with the
+/// first column.
 pub(crate) fn print(header: &[&str], rows: &[Vec<String>], right: &[usize]) -> Result<()> {
     let terminal = || Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     let width = stdout().is_terminal().then(terminal).flatten().unwrap_or(WIDTH);
-    // Before the widths are counted, of which an escape takes more than its character.
+    // Escape first: an escape is wider than its character.
     let header: Vec<String> = header.iter().map(|text| cell(text)).collect();
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|text| cell(text)).collect()).collect();
@@ -32,7 +32,7 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// No line is longer than `width`, unless a number and its row's name are.
+    /// Lays out the table. No line is longer than `width`, unless a number with its row's name is.
     fn laid_out(&self, width: usize) -> String {
         let mut text = String::new();
         for (i, group) in self.groups(width).iter().enumerate() {
@@ -50,11 +50,11 @@ impl Table<'_> {
         text
     }
 
-    /// Columns that are beside each other.
+    /// The columns that are printed side by side.
     fn groups(&self, width: usize) -> Vec<Vec<usize>> {
         let least = |group: &[usize]| {
             let widths = group[1..].iter().map(|column| self.least(*column)).sum::<usize>();
-            // A name that is broken is not found by grep, so that columns go to the next group before.
+            // A wrapped name cannot be found by grep, so columns move to another group first.
             let name = self.least(0).max(self.wanted(0).min(width * 5 / 8));
             name + widths + GAP * (group.len() - 1)
         };
@@ -74,20 +74,20 @@ impl Table<'_> {
         self.rows.iter().map(move |row| row[column].as_str())
     }
 
-    /// The width of a column in which nothing is broken.
+    /// The width of a column without wrapping.
     fn wanted(&self, column: usize) -> usize {
         self.cells(column).chain([self.header[column]]).map(length).max().unwrap_or(0)
     }
 
-    /// The least width of a column: numbers and headers are not broken.
+    /// The minimum width of a column: numbers and headers are not wrapped.
     fn least(&self, column: usize) -> usize {
         let cells = self.cells(column).map(length).max().unwrap_or(0);
         let cells = if self.right.contains(&column) { cells } else { cells.min(TEXT) };
         cells.max(length(self.header[column]))
     }
 
-    /// The widths of a group's columns: what each wants, less of the widest while that is more than there is. Names, which
-    /// are looked for, are broken last.
+    /// Column widths of a group: the wanted widths, reducing the widest columns while the sum exceeds `width`. Names,
+    /// which are searched for, are wrapped last.
     fn widths(&self, group: &[usize], width: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = group.iter().map(|column| self.wanted(*column)).collect();
         while widths.iter().sum::<usize>() + GAP * (group.len() - 1) > width {
@@ -124,7 +124,7 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-/// A cell in lines of at most `width`: between words where that is possible, anywhere in a word that is longer.
+/// The lines of a cell wrapped at `width`, between words if possible, and within longer words.
 fn broken(cell: &str, width: usize) -> Vec<String> {
     if length(cell) <= width {
         return vec![cell.to_string()];
@@ -148,7 +148,7 @@ fn broken(cell: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A number with three or four digits that count.
+/// A number with three or four significant digits.
 pub(crate) fn number(x: f64) -> String {
     match x.abs() {
         0.0 => "0".into(),
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(broken("", 8), [""]);
     }
 
-    /// Every table of these shapes fits, and every cell is in it.
+    /// All tables of these shapes fit, and contain all cells.
     #[test]
     fn no_line_is_wider_than_the_terminal() {
         for columns in 2..14 {

@@ -16,7 +16,7 @@ use unitgain_train::{Event, Measured, Record, RunConfig, Start, Summary, train};
     unitgain train configs/pre_norm.toml --set model.placement=post_norm --set optimizer.lr=3e-4 --out runs/post\n  \
     unitgain train --resume runs/post")]
 pub(crate) struct Args {
-    /// The run's TOML file; with --resume that of the run folder unless given
+    /// The run's TOML file; with --resume, the run folder's by default
     #[arg(required_unless_present = "resume")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -27,16 +27,16 @@ pub(crate) struct Args {
     /// Number of updates, instead of train.steps
     #[arg(long, value_name = "N")]
     steps: Option<usize>,
-    /// Seed, instead of that of the file
+    /// Seed, instead of the file's
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Go on with the run in this folder from its newest checkpoint
+    /// Resume the run in this folder from its newest checkpoint
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
     /// Replace the run in the folder
     #[arg(long, conflicts_with = "resume")]
     force: bool,
-    /// Stop as by SIGTERM with the process of this number, which started this one and has the other end of its input
+    /// Stop as by SIGTERM when this process exits: it started this one and holds its standard input
     #[arg(long, hide = true, value_name = "PID")]
     parent: Option<u32>,
 }
@@ -65,9 +65,9 @@ impl Args {
         let mut view = View::new(&folder);
         let summary = train(&config, &folder, start, &mut |event| {
             match event {
-                // What was started in a folder before its parent was killed must not begin beside what comes after.
+                // A parent that was killed meanwhile may already have a successor working in the folder.
                 Event::Claimed if self.parent.is_some_and(stop::is_orphan_of) => return ControlFlow::Break(()),
-                // From here on files are written; a calibration ends at once.
+                // From here on files are written; a calibration, which writes none, ends at once.
                 Event::Claimed if config.init.calibrate.is_none() => stop.install(),
                 Event::Calibrated(_) | Event::Started { .. } => stop.install(),
                 Event::Claimed
@@ -89,7 +89,7 @@ impl Args {
     }
 }
 
-/// Lines on standard output; where that and a bar are on a terminal, only what a bar does not say.
+/// Progress as lines on standard output; beside a bar on a terminal, only what the bar does not show.
 struct View {
     folder: PathBuf,
     calibration: Option<Count>,
@@ -116,7 +116,7 @@ impl View {
                 ));
                 let steps = config.train.steps as u64;
                 self.bar = progress::bar_among_lines(steps, "", "{msg} {eta} left").with_position(*step as u64);
-                // Time left is that of this process's steps.
+                // Estimate the remaining time from this process's steps only.
                 self.bar.reset_eta();
             }
             Event::Calibrating(step, of) => {
@@ -151,7 +151,7 @@ impl View {
                 "interrupted after step {} of {}, with a checkpoint; go on with:\n  unitgain train --resume{}{}",
                 summary.step,
                 summary.steps,
-                // What begins with a dash would be an option.
+                // A value with a leading dash would be parsed as an option.
                 if self.folder.to_string_lossy().starts_with('-') { "=" } else { " " },
                 quoted(&self.folder.display().to_string())
             )),

@@ -1,16 +1,16 @@
-//! Nothing whose size comes from a file is taken without a bound: levels, lengths, memory, threads.
+//! Sizes that come from files are bounded: nesting, lengths, memory, threads.
 
 use super::Place;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Runs a line of shell in which UNITGAIN is the command.
+/// Runs a shell command line in which UNITGAIN is the command.
 fn shell(place: &Place, line: &str) -> Output {
     let line = line.replace("UNITGAIN", env!("CARGO_BIN_EXE_unitgain"));
     Command::new("sh").current_dir(&place.0).args(["-c", &line]).output().unwrap()
 }
 
-/// The one message of a line of shell that is refused, and soon.
+/// The message of a shell command line that must fail soon with exit code 2.
 fn refused(place: &Place, line: &str) -> String {
     let started = Instant::now();
     let output = shell(place, line);
@@ -27,7 +27,7 @@ fn depth_is_bounded_wherever_a_key_is_written() {
     let place = Place::new("depth");
     let key = |parts: usize| vec!["a"; parts].join(".");
     let nested = |open: &str, close: &str, n: usize| format!("x = {}1{}", open.repeat(n), close.repeat(n));
-    // Dotted keys in inline tables: each is below what the parser itself allows, and both together are not.
+    // Dotted keys within inline tables: each is within the parser's own limits, but not both together.
     let both = format!("[{0}]\n{1}b = 1{2}", key(70), format!("{} = {{ ", key(70)).repeat(70), " }".repeat(70));
     for (text, expected) in [
         (format!("{} = 1", key(30_000)), "a key has more than 32 parts"),
@@ -59,7 +59,7 @@ fn depth_is_bounded_wherever_a_key_is_written() {
         let message = refused(&place, &format!("UNITGAIN {line}"));
         assert!(message.contains("has 30000 parts, more than 32"), "{message}");
     }
-    // A value that is no table is a text, and no kind of norm.
+    // A value that is not a table is a string, which is not a kind of norm.
     let value = format!("{}{{}}{}", "{a.a.a.a.a.a.a.a.a.a=".repeat(60), "}".repeat(60));
     let output = shell(&place, &format!("UNITGAIN params small.toml --set 'model.norm={value}'"));
     assert_eq!(output.status.code(), Some(2));
@@ -107,7 +107,7 @@ fn what_a_person_writes_is_half_a_mebibyte_at_most_and_read_in_no_time() {
     }
     place.write("sweep.toml", vec![b'#'; size + 1]);
     assert!(refused(&place, "UNITGAIN sweep sweep.toml").contains("has at most 524288"));
-    // As many values as there may be runs.
+    // As many values as the maximum number of runs.
     let values: Vec<String> = (1..=400).map(|i| i.to_string()).collect();
     let values = values.join(",");
     place.write("sweep.toml", format!("run = 'small.toml'\n[axes]\nseed = [{values}]\n'optimizer.lr' = [{values}]"));
@@ -146,7 +146,7 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
     assert!(refused(&place, "UNITGAIN sweep pipe.toml").contains("it is a pipe"));
 }
 
-/// The limits are those of the shell, so that the test is the same on any machine.
+/// Limits are set by the shell, so that the test is the same on any machine.
 #[test]
 fn memory_is_checked_before_it_is_taken() {
     let place = Place::new("memory");
@@ -170,7 +170,7 @@ fn memory_is_checked_before_it_is_taken() {
         assert!(message.contains("depth=65536") && message.contains("model.n_layers"), "{message}");
     }
     assert!(!place.0.join("runs").exists() && !place.0.join("run").exists());
-    // Two models that fit each by itself, and not together.
+    // Two models that fit into memory alone, but not together.
     let large = "--set model.d_model=256 --set model.n_layers=24 --set model.dropout=0.0";
     let alone = shell(&place, &format!("ulimit -v 1800000; UNITGAIN params small.toml {large}"));
     assert!(alone.status.success(), "{}", String::from_utf8_lossy(&alone.stderr));
@@ -179,7 +179,7 @@ fn memory_is_checked_before_it_is_taken() {
         &format!("ulimit -v 1800000; UNITGAIN bench small.toml small.toml small.toml small.toml {large}"),
     );
     assert!(message.contains("4 at once"), "{message}");
-    // A sweep makes fewer runs at once.
+    // A sweep trains fewer runs at once.
     place.write("sweep.toml", "run = 'small.toml'\nset = ['train.steps=1']\n[axes]\nseed = [1, 2, 3]");
     let output = shell(&place, &format!("ulimit -v 1800000; UNITGAIN sweep sweep.toml --jobs 3 {large}"));
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,11 +1,11 @@
-//! Every norm, placement and scale from TOML alone, by the command line.
+//! Trains every norm, placement and scale from TOML through the command line.
 
 use super::Place;
 
 /// The names that `unitgain configs AXIS` lists.
 fn names(place: &Place, axis: &str) -> Vec<String> {
     let table = place.good(&["configs", axis]);
-    // A line that starts with a space goes on with the one before it.
+    // A line with a leading space continues the line before it.
     let named = table.lines().skip(1).filter(|line| !line.starts_with(' '));
     named.map(|line| line.split_whitespace().next().unwrap().to_string()).collect()
 }
@@ -32,7 +32,7 @@ fn every_listed_norm_and_scale_can_be_selected_by_its_name() {
     let place = Place::new("names");
     for (axis, key) in [("norm", "model.norm"), ("norm", "model.qk_norm"), ("weight_norm", "model.weight_norm")] {
         for name in names(&place, axis) {
-            // A head has no sequence of its own.
+            // A norm over the sequence cannot normalize heads.
             if key != "model.qk_norm" || name != "instance_norm" {
                 place.good(&["params", "small.toml", "--set", &format!("{key}={name}")]);
             }

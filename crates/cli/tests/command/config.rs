@@ -1,4 +1,4 @@
-//! Configurations as files: where their paths lead, which threads they ask for, and what is said of their faults.
+//! Configuration files: relative paths, thread counts, and messages about faults.
 
 use super::{Place, records};
 use std::process::Output;
@@ -6,7 +6,7 @@ use unitgain_train::folder::checkpoint::Checkpoint;
 
 const TEXT: &str = "to be or not to be, that is the question\n";
 
-/// A model whose numbers are different ones for every number of threads.
+/// A model whose results depend on the number of threads.
 const WIDE: &str = "
     [model]
     context = 32
@@ -23,7 +23,7 @@ const WIDE: &str = "
     [log]
     every = 1";
 
-/// `conf/text.toml` and `conf/data/text.txt`, which it names from where it is.
+/// A folder with `conf/text.toml`, which refers to `conf/data/text.txt` by a relative path.
 fn place(name: &str) -> Place {
     let place = Place::new(name);
     std::fs::create_dir_all(place.0.join("conf/data")).unwrap();
@@ -37,12 +37,12 @@ fn place(name: &str) -> Place {
     place
 }
 
-/// Runs in another folder of the place.
+/// Runs the command in a subfolder.
 fn run_in(place: &Place, folder: &str, arguments: &[&str]) -> Output {
     place.command(arguments).current_dir(place.0.join(folder)).output().unwrap()
 }
 
-/// What a command says in another folder of the place, where it must succeed: on standard output, and on the other.
+/// Standard output and standard error of a successful command in a subfolder.
 fn good_in(place: &Place, folder: &str, arguments: &[&str]) -> (String, String) {
     let output = run_in(place, folder, arguments);
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
@@ -61,22 +61,22 @@ fn a_path_is_found_from_every_working_folder() {
         assert!(!said.contains("WARN"), "{said}");
     }
     assert_eq!(records(&place, "run0"), records(&place, "run2"));
-    // A run folder's own configuration, and a run that goes on.
+    // A run folder's own configuration, and a resumed run.
     good_in(&place, "elsewhere", &["train", "../run0/config.toml", "--out", "../again"]);
     assert_eq!(records(&place, "run0"), records(&place, "again"));
     good_in(&place, "elsewhere", &["train", "--resume", "../run0", "--steps", "6"]);
     good_in(&place, "", &["train", "run0/config.toml", "--resume", "run0", "--steps", "8"]);
     assert_eq!(records(&place, "run0").len(), 8);
-    // What a checkpoint holds. The tests run in a folder of their own.
+    // The configuration in a checkpoint. The tests run in another folder.
     Checkpoint::newest(&place.0.join("run0")).unwrap().config.prepare().unwrap();
-    // A sweep, whose configurations are in its folder, and which is gone on with.
+    // A sweep keeps configurations in its folder, and can be resumed.
     place.write("conf/sweep.toml", "run = 'text.toml'\n[axes]\nseed = [1, 2]");
     good_in(&place, "", &["sweep", "conf/sweep.toml"]);
     let sweep = ["sweep", "../conf/sweep.toml", "--out", "../runs/sweep"];
     assert!(good_in(&place, "elsewhere", &sweep).1.contains("2 of 2 runs were there already"));
     good_in(&place, "elsewhere", &["train", "../runs/sweep/configs/seed=2.toml", "--out", "../repeated"]);
     assert_eq!(records(&place, "repeated"), records(&place, "runs/sweep/runs/seed=2"));
-    // Other commands that read one.
+    // Other commands that read a configuration.
     let (shown, _) = good_in(&place, "elsewhere", &["config", "show", "../conf/text.toml"]);
     let absolute = place.0.canonicalize().unwrap().join("conf/data/text.txt").display().to_string();
     assert!(shown.contains(&absolute), "{absolute} is not in {shown}");
@@ -88,7 +88,7 @@ fn a_path_is_found_from_every_working_folder() {
     );
 }
 
-/// What a sweep's file sets or varies is relative to it, what the command line sets to the working folder.
+/// Paths in a sweep's file are relative to it, paths on the command line to the working folder.
 #[test]
 fn a_path_belongs_to_what_it_is_written_in() {
     let place = place("path-owner");
@@ -125,7 +125,7 @@ fn a_path_belongs_to_what_it_is_written_in() {
     }
 }
 
-/// The old meaning, where it is the only one that leads to a file: with a note, once.
+/// A path that exists only relative to the working folder is accepted, with one message.
 #[test]
 fn a_path_from_the_working_folder_is_noted() {
     let place = place("old-path");
@@ -142,17 +142,17 @@ fn a_path_from_the_working_folder_is_noted() {
         assert_eq!(said.matches("is taken from the working folder").count(), 1, "{said}");
         assert!(said.contains("../conf/data.txt") && said.contains("WARN"), "{said}");
     }
-    // The run has found it for good.
+    // The run stores the path that it found.
     let (_, said) = good_in(&place, "conf", &["train", "../elsewhere/run/config.toml", "--out", "again"]);
     assert!(!said.contains("working folder"), "{said}");
-    // Nothing is said of a path that is not used, nor of one that is beside the file.
+    // No message for an unused path, or for a path next to the file.
     let (_, said) =
         good_in(&place, "elsewhere", &["params", "../conf/old.toml", "--set", "data.path=../conf/data/text.txt"]);
     assert!(!said.contains("working folder"), "{said}");
     place.write("conf/data.txt", "and by opposing end them\n".repeat(100));
     let (shown, said) = good_in(&place, "elsewhere", &["config", "show", "../conf/old.toml"]);
     assert!(!said.contains("working folder") && shown.contains("/conf/data.txt"), "{said}{shown}");
-    // A file that is nowhere is looked for beside the configuration's.
+    // A missing file is reported relative to the configuration's folder.
     place.write("conf/none.toml", text.replace("data.txt", "none.txt"));
     let output = run_in(&place, "elsewhere", &["params", "../conf/none.toml"]);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -172,17 +172,17 @@ fn names_that_look_like_other_values_are_paths() {
             assert!(line.trim_end_matches(['"', '\'']).ends_with(name), "{set}: {line}");
         }
     }
-    // A comment is no part of a number.
+    // A comment is not part of a number.
     assert!(place.bad(&["params", "small.toml", "--set", "seed=3 # three"]).contains("seed: invalid type"));
 }
 
-/// A sweep's runs have as many threads as are left for each; their configurations say how many.
+/// The threads are divided among a sweep's runs; each configuration says how many.
 #[test]
 fn a_run_of_a_sweep_is_repeated_to_the_bit() {
     let place = Place::new("threads");
     place.write("wide.toml", WIDE);
     place.write("sweep.toml", "run = 'wide.toml'\n[axes]\n'optimizer.lr' = [1e-3, 2e-3]");
-    // Whatever the surroundings say, as on another machine.
+    // With another environment, as on another machine.
     let train = |arguments: &[&str], threads: &str| {
         let output = place.command(&[&["train"], arguments].concat()).env("RAYON_NUM_THREADS", threads).output();
         let output = output.unwrap();
@@ -203,7 +203,7 @@ fn a_run_of_a_sweep_is_repeated_to_the_bit() {
     }
     assert!(place.read("set/configs/lr=0.002.toml").contains("threads = 3\n"));
 
-    // The key counts before the variable, and the variable before the number of cores.
+    // The key overrides the variable, which overrides the number of cores.
     train(&["wide.toml", "--out", "key", "--set", "threads=3"], "2");
     train(&["wide.toml", "--out", "variable"], "3");
     assert_eq!(records(&place, "key"), records(&place, "variable"));
@@ -211,7 +211,7 @@ fn a_run_of_a_sweep_is_repeated_to_the_bit() {
     assert!(place.read("other/config.toml").contains("threads = 2\n"));
     assert_ne!(records(&place, "key"), records(&place, "other"), "these numbers do not show the number of threads");
 
-    // Another number may go on, with a warning.
+    // A run may be resumed with another number of threads, with a warning.
     let constant = ["--set", "schedule.kind=constant", "--set", "schedule.warmup=0"];
     train(&[&["wide.toml", "--out", "part"][..], &constant].concat(), "3");
     let said = train(&["--resume", "part", "--steps", "6"], "2");
@@ -249,7 +249,7 @@ fn faults_of_a_file_come_together() {
         assert!(message.contains(part), "{part} is not in\n{message}");
     }
     assert_eq!(message.lines().count(), 14, "{message}");
-    // Values that cannot be, in every section.
+    // Invalid values in every section.
     place.write(
         "values.toml",
         "backend = 'gpu'\nthreads = 9999\n[model]\nd_model = 130\ndropout = 1.5\n[train]\nsteps = 5\nbatch_size = 0\nclip = -1.0\n\
@@ -274,7 +274,7 @@ fn faults_of_a_file_come_together() {
         }
         assert_eq!(message.lines().count(), 12, "{message}");
     }
-    // What is not TOML, and keys that there are not, in one message too.
+    // Syntax errors and unknown keys, in one message.
     place.write("syntax.toml", "bias = False\n[model]\nd_modle = 3\nd_ff = 1 2\nfinal_norm = True\n");
     let message = place.bad(&["train", "syntax.toml"]);
     for part in ["line 1, column 8", "syntax.toml:4", "syntax.toml:5", "model.bias", "Did you mean `d_model`?"] {
@@ -288,7 +288,7 @@ fn faults_of_a_file_come_together() {
     assert!(!place.0.join("runs").exists());
 }
 
-/// A run's configuration without what wrote it.
+/// A run's configuration without the versions and process that wrote it.
 fn settings_of(text: &str) -> String {
     let (settings, wrote) = text.split_once("\n[versions]\n").unwrap();
     assert!(wrote.contains("[origin]") && wrote.contains("checksum = "), "{wrote}");
@@ -350,11 +350,11 @@ fn a_dry_run_tells_the_runs_and_makes_nothing() {
         serde_json::json!({ "name": "width=16,seed=1", "settings": { "width": 16, "seed": 1 }, "status": "finished" })
     );
     assert!(runs[5]["status"].is_null() && runs[5]["settings"]["seed"] == 3);
-    // They are known by their settings, not by the names that another order of the axes gives them.
+    // Runs are identified by their settings, not by names, which depend on the order of the axes.
     place.write("turned.toml", "run = 'small.toml'\nset = ['train.steps=4']\n[axes]\nseed = [1, 2]\nwidth = [8]");
     let turned = place.good(&["sweep", "turned.toml", "--dry-run", "--out", "runs/sweep"]);
     assert!(turned.contains("2 runs, 2 of them already"), "{turned}");
-    // Runs with other settings are not those that are asked for.
+    // Runs with other settings are not the requested ones.
     let other = place.good(&[&dry[..], &["--set", "optimizer.lr=0.5"]].concat());
     assert!(other.contains("6 runs, 0 of them"), "{other}");
     assert_eq!(before, place.read("runs/sweep/sweep.json"));
@@ -362,7 +362,7 @@ fn a_dry_run_tells_the_runs_and_makes_nothing() {
     assert!(place.bad(&["sweep", "sweep.toml", "--dry-run", "--set", "model.n_heads=3"]).contains("n_heads"));
 }
 
-/// A warning is of the whole command, and the base model of a sweep is none.
+/// Each warning appears once per command, and the base model of a sweep gets none.
 #[test]
 fn a_warning_is_told_once() {
     let place = Place::new("warnings");
@@ -376,7 +376,7 @@ fn a_warning_is_told_once() {
         &["train", "small.toml", "--steps", "1"],
     ] {
         let said = place.run(&[arguments, &["--set", mup]].concat());
-        // What the check finds is another matter.
+        // The outcome of the check does not matter here.
         assert!(matches!(said.status.code(), Some(0 | 1)), "{arguments:?}");
         let said = String::from_utf8_lossy(&said.stderr);
         assert!(!said.contains("WARN"), "{arguments:?}: {said}");

@@ -1,6 +1,6 @@
-//! Commands that are killed at any moment go on, to the numbers of a command that was not.
+//! A command that is killed at any moment can be resumed, with the results of an uninterrupted one.
 //!
-//! A short part runs with the other tests. All of it, 300 kills and every file call:
+//! A short part runs by default. The whole, with 300 kills and every file call:
 //! `UNITGAIN_CRASHES=300 UNITGAIN_FILE_CALLS=all cargo test --release --test command crash -- --nocapture`
 
 use super::{Place, Random, SMALL, records};
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A command that makes a folder of its own name.
+/// A command that writes a folder named after it.
 struct Scenario {
     name: &'static str,
-    /// Without `--out`.
+    /// Arguments without `--out`.
     arguments: &'static [&'static str],
-    /// Whether another run is in the folder before.
+    /// Whether it replaces an earlier run in the folder.
     replaces: bool,
 }
 
@@ -31,7 +31,7 @@ const SCENARIOS: [Scenario; 5] = [
     },
 ];
 
-/// The small run, longer and with fewer records, evaluations and checkpoints.
+/// The small run with more steps, and fewer records, evaluations and checkpoints.
 fn run() -> String {
     let changes = [
         ("steps = 30", "steps = 60"),
@@ -53,7 +53,7 @@ pub(crate) fn place(name: &str) -> Place {
     place
 }
 
-/// Every number that a folder holds, by file: records without times, results without times, checkpoints as they are.
+/// All results in a folder, by file: records and results without times, and checkpoints unchanged.
 pub(crate) fn numbers(place: &Place, folder: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![place.0.join(folder)];
@@ -87,7 +87,7 @@ fn timeless(text: &str) -> String {
     text.lines().filter(|line| !["\"seconds\"", "\"tokens_per_second\""].iter().any(|key| line.contains(key))).collect()
 }
 
-/// Checks that a summary is that of the last record.
+/// Checks that a summary matches the last record.
 fn check_summary(place: &Place, run: &str) {
     let summary: serde_json::Value = serde_json::from_str(&place.read(&format!("{run}/summary.json"))).unwrap();
     let records = records(place, run);
@@ -108,7 +108,7 @@ fn command(place: &Place, scenario: &Scenario, out: &str) -> Command {
     place.command(&[scenario.arguments, &["--out", out]].concat())
 }
 
-/// Waits until no run in a folder is held: those of a killed sweep end by themselves.
+/// Waits until no run in a folder is locked: the runs of a killed sweep end by themselves.
 fn wait_for_locks(folder: &Path) {
     let started = Instant::now();
     let runs = std::fs::read_dir(folder.join("runs")).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -120,7 +120,7 @@ fn wait_for_locks(folder: &Path) {
     }
 }
 
-/// Goes on with what a killed command left, as a person would: a run by `--resume`, or anew where nothing of it is there.
+/// Resumes a killed command as a user would: a run by `--resume`, or from scratch if the folder has no run.
 fn go_on(place: &Place, scenario: &Scenario, out: &str) -> Output {
     let is_run = scenario.arguments[0] == "train" && !scenario.replaces;
     if !is_run {
@@ -181,7 +181,7 @@ fn a_command_that_is_killed_at_any_time_goes_on_to_the_same_numbers() {
         let (scenario, (time, whole)) = (&SCENARIOS[index], &unbroken[index]);
         let out = format!("{}-{case}", scenario.name);
         prepare(&place, scenario, &out);
-        // A few times in a row: what goes on is killed too.
+        // Several times in a row: resumed commands are killed too.
         let mut times = Vec::new();
         for _ in 0..1 + draws.below(3) {
             let wait = Duration::from_micros(draws.below(time.as_micros() as usize) as u64);
@@ -205,7 +205,7 @@ fn a_command_that_is_killed_at_any_time_goes_on_to_the_same_numbers() {
     assert!(late < done, "no kill came before the end");
 }
 
-/// The calls that change what is on a disk.
+/// The system calls that change files.
 const CALLS: [&str; 9] = ["openat", "write", "rename", "fsync", "fdatasync", "unlink", "mkdir", "ftruncate", "flock"];
 
 #[cfg(target_os = "linux")]
@@ -241,7 +241,7 @@ fn a_command_that_is_killed_before_any_file_call_goes_on_to_the_same_numbers() {
                     *points.entry((scenario.name, call)).or_insert(0) += 1;
                 }
                 assert_goes_on(&place, scenario, &out, &whole, &format!("{} killed before {call} {n}", scenario.name));
-                // A call that is not there any more, or in a child alone, kills nothing.
+                // A call that no longer occurs, or only in a child process, kills nothing.
                 if output.status.success() {
                     break;
                 }

@@ -1,6 +1,6 @@
-//! Files that are damaged are refused, or their damage changes no number.
+//! Damaged files are refused, or the damage changes no result.
 //!
-//! A short part runs with the other tests. All of it: `UNITGAIN_DAMAGES=500 cargo test --release --test command damage --
+//! A short part runs by default. The whole: `UNITGAIN_DAMAGES=500 cargo test --release --test command damage --
 //! --nocapture`
 
 use super::crash::{numbers, place};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// What is done to a file.
+/// Kinds of damage to a file.
 const DAMAGES: [&str; 9] =
     ["bit", "digit", "cut", "emptied", "doubled", "removed", "lines swapped", "of another run", "sealed again"];
 
@@ -41,7 +41,7 @@ fn checksum(text: &str) -> String {
     format!("{:016x}", rest.iter().fold(hash, |hash, byte| step(hash, u64::from(*byte))))
 }
 
-/// Changes a digit of a file and makes its checksum right again; None for a file that has none.
+/// Changes a digit of a file and updates its checksum; None for a file without one.
 fn sealed_again(path: &Path, text: &str, draws: &mut Random) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let digits = |text: &str| -> Vec<usize> {
@@ -64,7 +64,7 @@ fn sealed_again(path: &Path, text: &str, draws: &mut Random) -> Option<String> {
             let (body, _) = text.rsplit_once("\"checksum\"")?;
             let (numbers, process) = body.split_once("\"seconds\"")?;
             let bare = format!("{}\"seconds\"{process}\"checksum\": \"\"\n}}", changed(numbers, draws));
-            // In the order of the file, which a map does not keep.
+            // In file order, which a map does not keep.
             let compact = compact(&bare);
             let seal = checksum(&compact);
             Some(bare.replace("\"checksum\": \"\"", &format!("\"checksum\": \"{seal}\"")))
@@ -73,7 +73,7 @@ fn sealed_again(path: &Path, text: &str, draws: &mut Random) -> Option<String> {
     }
 }
 
-/// JSON without the spaces between its parts.
+/// JSON without whitespace between tokens.
 fn compact(text: &str) -> String {
     let (mut out, mut is_quoted, mut is_escaped) = (String::new(), false, false);
     for c in text.chars() {
@@ -86,7 +86,7 @@ fn compact(text: &str) -> String {
     out
 }
 
-/// Damages a file; whether it could be.
+/// Damages a file; false if that is not possible.
 fn damage(path: &Path, kind: &str, other: &Path, draws: &mut Random) -> bool {
     let bytes = std::fs::read(path).unwrap();
     let text = String::from_utf8(bytes.clone()).ok();
@@ -133,15 +133,15 @@ fn damage(path: &Path, kind: &str, other: &Path, draws: &mut Random) -> bool {
     is_other
 }
 
-/// A folder, and the command that goes on with it.
+/// A folder, and the command that resumes it.
 struct Case {
     name: &'static str,
     arguments: Vec<String>,
-    /// What an unbroken command made.
+    /// The results of an uninterrupted command.
     unbroken: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-/// Kills a command once its folder holds something like this.
+/// Kills a command once `is_there` holds.
 fn broken(place: &Place, arguments: &[&str], is_there: &dyn Fn() -> bool) {
     let mut command = place.command(arguments);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -157,7 +157,7 @@ fn damage_is_refused_or_changes_no_number() {
     let place = place("damage");
     let wanted: usize = std::env::var("UNITGAIN_DAMAGES").map_or(60, |n| n.parse().unwrap());
     let checkpoints = |run: &str| std::fs::read_dir(place.0.join(run).join("checkpoints")).map_or(0, Iterator::count);
-    // A run that was broken off, a sweep that was, and a sweep and a comparison that have ended.
+    // An interrupted run, an interrupted sweep, and a completed sweep and comparison.
     place.good(&["train", "run.toml", "--out", "whole"]);
     let run = ["train", "run.toml", "--out", "run"];
     broken(&place, &run, &|| checkpoints("run") >= 2);
@@ -169,7 +169,7 @@ fn damage_is_refused_or_changes_no_number() {
     std::fs::remove_file(last.join("summary.json")).unwrap();
     let compare = ["compare", "run.toml", "other.toml", "--seeds", "2", "--out"];
     place.good(&[&compare[..], &["compared"]].concat());
-    // A run whose files are taken for another's.
+    // A run whose files are mixed into another's folder.
     place.good(&["train", "run.toml", "--seed", "5", "--out", "foreign"]);
     let own = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let cases = [
@@ -215,7 +215,7 @@ fn damage_is_refused_or_changes_no_number() {
                 let differing: Vec<_> =
                     case.unbroken.iter().filter(|(key, bytes)| found.get(*key) != Some(bytes)).collect();
                 let differing: Vec<&PathBuf> = differing.into_iter().map(|(key, _)| key).collect();
-                // A checkpoint that nothing had to read is refused when something does.
+                // A damaged checkpoint that was not needed is refused when it is read.
                 let relative = file.strip_prefix(&at).unwrap();
                 let is_unread = name.ends_with(".safetensors") && differing == [relative];
                 let is_newest = name == "step_00000060.safetensors";
@@ -224,7 +224,7 @@ fn damage_is_refused_or_changes_no_number() {
                     let probed = if is_newest { run } else { file.as_path() };
                     assert!(place.bad(&["probe", probed.to_str().unwrap()]).contains("checkpoint"), "{what}");
                 }
-                // What a run is asked to write may change from one process to the next, and that is said.
+                // A resumed run may change what it writes, and says so.
                 let is_told =
                     said.contains("other settings than those of its checkpoint") || said.contains("last digits");
                 assert!(

@@ -1,4 +1,4 @@
-//! The `unitgain` command as a person uses it.
+//! Tests of the `unitgain` command from a user's view.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[cfg(target_os = "linux")]
@@ -48,7 +48,7 @@ const SMALL: &str = "
     [checkpoint]
     every = 5";
 
-/// A folder of its own, removed at the end, with `small.toml` in it.
+/// A temporary folder that contains `small.toml`.
 struct Place(PathBuf);
 
 impl Place {
@@ -86,7 +86,7 @@ impl Place {
         text
     }
 
-    /// The message of a command that must end with exit code 2.
+    /// The message of a command that must exit with code 2.
     fn bad(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -102,11 +102,10 @@ impl Drop for Place {
     }
 }
 
-/// Numbers from a seed (SplitMix64).
+/// Random numbers from a seed (SplitMix64).
 struct Random(u64);
 
 impl Random {
-    /// Any number.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -115,13 +114,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `n`.
+    /// A number below `n`.
     fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 }
 
-/// Records without the one field that is allowed to differ.
+/// Records without their speeds, which may differ.
 fn records(place: &Place, run: &str) -> Vec<serde_json::Value> {
     let text = place.read(&format!("{run}/metrics.jsonl"));
     text.lines()
@@ -145,7 +144,7 @@ fn training_writes_a_run_folder_and_plain_lines() {
     for key in ["seed = 1", "backend = \"flex\"", "unitgain = \"", "burn = \"0.22.1\"", "head_dim = 8", "warmup = 0"] {
         assert!(config.contains(key), "{key} is not in\n{config}");
     }
-    // The folder's own configuration is a configuration.
+    // A run folder's config.toml is a valid configuration.
     place.good(&["train", "runs/small/config.toml", "--out", "again"]);
     assert_eq!(records(&place, "runs/small"), records(&place, "again"));
 }
@@ -269,7 +268,7 @@ fn a_diverged_run_ends_with_exit_code_1() {
     assert!(!records(&place, "runs/small").is_empty());
 }
 
-/// A limit on the size of a file stands for a full disk: the system refuses the write in its middle.
+/// A limit on the file size simulates a full disk: a write fails in its middle.
 #[cfg(unix)]
 #[test]
 fn a_checkpoint_that_cannot_be_written_leaves_the_one_before() {
@@ -278,7 +277,7 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_one_before() {
     let before = std::fs::read(place.0.join("run/checkpoints/step_00000005.safetensors")).unwrap();
     let script = format!(
         "trap '' XFSZ; ulimit -f {}; exec \"$@\"",
-        // blocks of 512 or 1024 bytes, by shell: less than one checkpoint in both
+        // Blocks of 512 or 1024 bytes, depending on the shell; both are less than one checkpoint.
         before.len() / 2048
     );
     let output = Command::new("sh")
@@ -400,7 +399,7 @@ fn every_shipped_configuration_is_valid() {
     assert!(seen >= 8);
 }
 
-/// /dev/full is Linux's.
+/// /dev/full exists on Linux only.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_closed_or_full_output_is_no_panic() {
@@ -419,7 +418,7 @@ fn a_closed_or_full_output_is_no_panic() {
             shell(&format!("{{ UNITGAIN {command}; echo $? >&3; }} 3>code | head -c 1 >/dev/null; cat code"));
         assert_eq!(shown.trim(), "0", "{command}");
     }
-    // A warning and an error that nobody can read change nothing.
+    // Failing to print warnings and errors has no effect.
     let (code, _) = shell("UNITGAIN train small.toml --steps 2 --out a --set model.scale=re_zero 2>/dev/full");
     assert_eq!(code, Some(0));
     assert_eq!(shell("UNITGAIN train missing.toml 2>/dev/full").0, Some(2));
@@ -430,7 +429,7 @@ fn a_closed_or_full_output_is_no_panic() {
 fn reading_a_run_changes_nothing_in_it() {
     let place = Place::new("reader");
     place.good(&["train", "small.toml", "--steps", "5", "--out", "run"]);
-    // A writer's unfinished file, a copy that a person made, and a name that only looks like ours.
+    // A temporary file, a user's copy, and a similar name.
     for name in ["step_00000010.safetensors.partial", "step_00000005_copy.safetensors", "step_best.safetensors"] {
         place.write(&format!("run/checkpoints/{name}"), "x");
     }

@@ -1,8 +1,8 @@
-//! Random configurations, good and bad, small and huge, with every command: each ends with an exit code of its own, says
-//! what it says in plain text, and takes the memory that it said it would.
+//! Random configurations, valid and invalid, small and huge, with every command: each exits with a defined code, prints
+//! plain text only, and stays within its memory estimate.
 //!
-//! `UNITGAIN_RANDOM_CONFIGS` is their number and `UNITGAIN_RANDOM_SEED` the first seed. The whole of them, one to two
-//! hours on two cores:
+//! `UNITGAIN_RANDOM_CONFIGS` is their number and `UNITGAIN_RANDOM_SEED` the first seed. A full run of one to two hours
+//! on two cores:
 //!
 //! ```text
 //! UNITGAIN_RANDOM_CONFIGS=10000 cargo test --release --test command random -- --nocapture
@@ -34,11 +34,11 @@ const BASE: &str = "
     [eval]
     tokens = 64";
 
-/// Address space of a process, in KiB: what would take more is refused, whatever the machine has.
+/// Address space of a process, in KiB: larger needs are refused, whatever the machine has.
 const MOST_MEMORY: u64 = 3 << 20;
-/// What is allowed but large is ended after this long.
+/// Valid but expensive commands are killed after this time.
 const LONGEST: Duration = Duration::from_secs(20);
-/// Most bytes of a process that made no model.
+/// Maximum memory of a process that built no model, in bytes.
 const NO_MODEL: f64 = 100e6;
 
 impl Random {
@@ -47,17 +47,17 @@ impl Random {
     }
 }
 
-/// Every key with a value of it, and the kinds of each axis.
+/// All keys with an example value, and the kinds of each axis.
 struct Catalogue {
     kinds: Vec<(String, Vec<String>)>,
-    /// With the setting that makes it one of the keys.
+    /// Each key with the setting that enables it.
     keys: Vec<(String, (Value, Option<String>))>,
 }
 
 impl Catalogue {
     fn read(place: &Place) -> Self {
         let mut kinds: Vec<(String, Vec<String>)> = Vec::new();
-        // A line that starts with a space goes on with the one before it; a table starts with the key of its axis.
+        // A line with a leading space continues the line before it; a table starts with the key of its axis.
         let text = place.good(&["configs"]);
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with(' ')) {
             let name = line.split_whitespace().next().unwrap().to_string();
@@ -92,7 +92,7 @@ impl Catalogue {
         Self { kinds, keys: keys.into_iter().collect() }
     }
 
-    /// Some settings that belong together.
+    /// Some related settings.
     fn settings(&self, random: &mut Random) -> Vec<String> {
         match random.below(14) {
             0..5 => {
@@ -107,7 +107,7 @@ impl Catalogue {
             5..13 => {
                 let (key, (value, with)) = &self.keys[random.below(self.keys.len())];
                 let changed = format!("{key}={}", changed(value, random));
-                // Now and then without what makes it a key.
+                // Sometimes without the setting that enables the key.
                 let with = with.iter().filter(|_| random.below(10) > 0);
                 with.cloned().chain([changed]).collect()
             }
@@ -153,7 +153,7 @@ fn leaves(path: &str, value: &Value, keys: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Another value for a key: mostly one that can be, small or large.
+/// Another value for a key: mostly valid, small or large.
 fn changed(value: &Value, random: &mut Random) -> String {
     let rare = random.below(12) == 0;
     if matches!(value, Value::String(_) | Value::Array(_) | Value::Table(_)) && random.below(4) > 0 {
@@ -187,9 +187,9 @@ fn changed(value: &Value, random: &mut Random) -> String {
     random.of(all).into()
 }
 
-/// What a process left.
+/// The result of a process.
 struct Ended {
-    /// None for one that a signal ended.
+    /// None if it was killed by a signal.
     code: Option<i32>,
     was_killed: bool,
     out: String,
@@ -220,15 +220,15 @@ fn run(place: &Place, name: &str, arguments: &[String]) -> Ended {
     Ended { code: status.code(), was_killed, out: text("out"), err: text("err") }
 }
 
-/// Numbers that stand in a text between two pieces of it.
+/// The numbers in a text that stand between `before` and `after`.
 fn numbers(text: &str, before: &str, after: &str) -> Vec<f64> {
     let number = |rest: &str| rest.split(after).next().and_then(|number| number.trim().parse().ok());
     text.split(before).skip(1).filter_map(number).collect()
 }
 
-/// What is wrong with how a command ended.
+/// What is wrong with the result of a command.
 fn fault(ended: &Ended, is_written_by_a_model: bool) -> Option<String> {
-    // A model of bytes may write any of them.
+    // A byte-level model may generate any character.
     let out = if is_written_by_a_model { "" } else { ended.out.as_str() };
     let text = format!("{out}{}", ended.err);
     if !ended.was_killed && !matches!(ended.code, Some(0..=2)) {
@@ -239,7 +239,7 @@ fn fault(ended: &Ended, is_written_by_a_model: bool) -> Option<String> {
             return Some(format!("says {word:?}"));
         }
     }
-    // What turns the direction of a text, and what a terminal obeys.
+    // Characters that change the text direction or control a terminal.
     let is_bad = |c: &char| c.is_control() && *c != '\n' || ('\u{202a}'..='\u{202e}').contains(c);
     if let Some(c) = text.chars().find(is_bad) {
         return Some(format!("says the character {:?}", c));
@@ -304,7 +304,7 @@ fn random_configurations_end_with_a_code_and_a_message_with_every_command() {
     let (faults, tally) = (faults.into_inner().unwrap(), tally.into_inner().unwrap());
     println!("{count} configurations: {tally:#?}");
     let of = |code: &str| tally.iter().filter(|(name, _)| name.ends_with(code)).map(|(_, n)| n).sum::<usize>();
-    // A harness whose configurations are all refused, or all take too long, finds nothing.
+    // The test is void if all configurations are refused, or all time out.
     assert!(of("exit code 0") > 0 && of("exit code 2") > 0, "{tally:?}");
     assert!(of("killed") * 20 <= tally.values().sum(), "{tally:?}");
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
@@ -314,7 +314,7 @@ fn every_command(place: &Place, catalogue: &Catalogue, worker: usize, seed: u64)
     let mut random = Random(seed);
     let count = 1 + random.below(4);
     let mut settings: Vec<String> = (0..count).flat_map(|_| catalogue.settings(&mut random)).collect();
-    // Now and then in the file, where what is not TOML is a fault of its own.
+    // Sometimes in the file, where a syntax error is another fault.
     let name = format!("random-{worker}");
     let config = format!("{name}.toml");
     let mut text = String::new();
@@ -343,7 +343,7 @@ fn every_command(place: &Place, catalogue: &Catalogue, worker: usize, seed: u64)
         &["bench", &config, "--steps", "1", "--rounds", "1"],
     ];
     let mut all = Vec::new();
-    // It measures the machine too, which takes a second.
+    // bench also measures the machine, which takes a second.
     let commands = if random.below(4) == 0 { &commands[..] } else { &commands[..8] };
     for command in commands {
         let mut arguments: Vec<String> = command.iter().map(ToString::to_string).chain(sets.clone()).collect();

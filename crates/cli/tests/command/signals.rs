@@ -1,10 +1,10 @@
-//! What the command does when it is asked to stop, and when who started it is killed.
+//! Stopping the command by signals, or by killing its parent.
 
 use super::{Place, records};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Settings of a run that takes some seconds, whose first steps are there soon.
+/// Settings of a run of some seconds that does its first steps soon.
 const LONG: [&str; 10] = [
     "train",
     "small.toml",
@@ -23,7 +23,7 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -88,7 +88,7 @@ fn a_signal_that_was_ignored_stays_so() {
 #[test]
 fn a_second_signal_ends_at_once() {
     let place = Place::new("twice");
-    // An evaluation that takes long, in which the first signal waits.
+    // A long evaluation, during which the first signal has to wait.
     let settings = ["--set", "eval.tokens=16000000", "--set", "eval.every=30", "--out", "run"];
     let child = begun(&place, &mut place.command(&[&LONG[..], &settings].concat()), "run");
     until("all records before the evaluation", || records(&place, "run").len() >= 5);
@@ -109,7 +109,7 @@ const SWEEP: &str = "
     width = [16, 8]
     'optimizer.lr' = [1e-3, 1e-2, 1e-4]";
 
-/// What a sweep found, without times.
+/// The results of a sweep, without times.
 fn found(place: &Place, out: &str) -> serde_json::Value {
     let mut report: serde_json::Value = serde_json::from_str(&place.read(&format!("{out}/sweep.json"))).unwrap();
     for run in report["runs"].as_array_mut().unwrap() {
@@ -152,7 +152,7 @@ fn a_sweep_passes_a_signal_on_and_goes_on_where_its_runs_were() {
     assert!(statuses("asked").contains(&"interrupted".into()), "{:?}", statuses("asked"));
     assert!(!statuses("asked").contains(&"running".into()), "{:?}", statuses("asked"));
 
-    // Killed alone, it leaves nothing that trains.
+    // Killing only the sweep leaves no run training.
     let mut child = sweep("killed").spawn().unwrap();
     until("two runs", || are_going_on("killed"));
     child.kill().unwrap();

@@ -1,5 +1,5 @@
-//! A long run whose memory stays as it was. It takes a minute or two:
-//! `cargo test --release --test command soak -- --ignored --nocapture`
+//! The memory of a long run stays constant. Takes a minute or two: `cargo test --release --test command soak --
+//! --ignored --nocapture`
 
 use super::Place;
 use std::process::Stdio;
@@ -25,7 +25,7 @@ fn the_memory_of_20000_steps_is_flat() {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         assert!(child.wait().unwrap().success() && seen.len() > 1000, "{} samples", seen.len());
-        // From a quarter on the allocator has seen every size, and at the end the records are read once.
+        // After a quarter the allocator has seen all sizes; at the end the records are read once.
         let mean = |samples: &[u64]| samples.iter().sum::<u64>() as f64 / samples.len() as f64;
         let at = |part: usize| part * seen.len() / 20;
         let (second, last) = (mean(&seen[at(5)..at(10)]), mean(&seen[at(14)..at(19)]));

@@ -71,7 +71,7 @@ fn probe_measures_depths_and_draws_them() {
     let depths: Vec<_> =
         json.as_array().unwrap().iter().map(|m| m["seeds"][0]["blocks"].as_array().unwrap().len()).collect();
     assert_eq!(depths, [1, 2]);
-    // What has no gradient is named, and what is no number is no success, whatever the loss is.
+    // Dead parameters are named, and NaN is a failure whatever the loss is.
     let set = |settings: &[&'static str]| {
         let settings = settings.iter().flat_map(|setting| ["--set", setting]);
         place.run(&["probe", "small.toml", "--no-spectrum"].into_iter().chain(settings).collect::<Vec<_>>())
@@ -116,7 +116,7 @@ fn coord_check_ends_in_a_verdict_and_an_exit_code() {
     assert_eq!(still.status.code(), Some(1));
     let said = String::from_utf8_lossy(&still.stdout);
     assert!(said.contains("nothing moved") && said.contains("STILL") && !said.contains("holds"), "{said}");
-    // Over depth a dead branch is no branch whose size does not depend on the depth.
+    // Over depths, a dead branch does not count as independent of the depth.
     let dead = ["coord-check", "small.toml", "--depths", "1,2", "--steps", "2", "--seeds", "1", "--tolerance", "9"];
     assert!(place.good(&dead).contains("holds: "), "all move");
     let dead = place.run(&[&dead[..], &["--set", "model.scale={kind='constant',value=1e-30}"]].concat());

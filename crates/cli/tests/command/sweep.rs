@@ -1,4 +1,4 @@
-//! `sweep` and `compare`: many runs, as a person uses them.
+//! `sweep` and `compare` from a user's view.
 
 use super::{Place, records};
 use serde_json::Value;
@@ -65,17 +65,17 @@ fn a_sweep_makes_every_run_once() {
     assert_eq!(json(&place.good(&["sweep", "tiny.toml", "--json"])), report);
     assert_eq!(place.run(&["sweep", "tiny.toml", "--check"]).status.code(), Some(1), "undecided is not a yes");
 
-    // A longer axis makes what is new; another setting asks for --force, which makes all anew.
+    // Extending an axis trains only the new runs; another setting needs --force, which trains all again.
     place.write("tiny.toml", SWEEP.replace("1e-2]", "1e-2, 1e-1]"));
     assert!(place.good(&["sweep", "tiny.toml"]).contains("6 runs"));
     assert_eq!(std::fs::metadata(&metrics).unwrap().modified().unwrap(), written);
-    // A new axis gives the runs another name, and their settings are the same: none is made again.
+    // A new axis renames the runs, and trains none again, because their settings are unchanged.
     place.write("tiny.toml", SWEEP.replace("[axes]", "[axes]\n'train.batch_size' = [4]"));
     let more = place.good(&["sweep", "tiny.toml", "--json"]);
     assert_eq!(losses(&json(&more)), losses(&report));
     let metrics = place.0.join("runs/tiny/runs/batch_size=4,width=8,lr=0.01,seed=1/metrics.jsonl");
     assert_eq!(std::fs::metadata(&metrics).unwrap().modified().unwrap(), written, "a run is found by its settings");
-    // A value that no name can hold as it is changes no other name.
+    // A value that does not fit into a name leaves the other names unchanged.
     let long = "[axes]\n'model.norm' = ['layer_norm', { kind = 'dyt', alpha = 0.12345678901234567 }]";
     place.write("tiny.toml", SWEEP.replace("[axes]", long));
     place.good(&["sweep", "tiny.toml"]);
@@ -101,7 +101,7 @@ fn a_killed_sweep_goes_on_to_the_same_losses() {
     let steps = |n: usize| SWEEP.replace("train.steps=6", &format!("train.steps={n}"));
     place.write("long.toml", steps(300));
     let whole = json(&place.good(&["sweep", "long.toml", "--jobs", "2", "--json", "--out", "whole"]));
-    // As Ctrl-C does, the signal reaches the runs too.
+    // As with Ctrl-C, the signal reaches the runs too.
     let mut command = place.command(&["sweep", "long.toml", "--jobs", "2", "--out", "broken"]);
     let mut child = command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let started = Instant::now();
@@ -145,7 +145,7 @@ fn a_run_that_diverges_is_a_result_and_one_that_fails_is_not() {
     assert!(place.bad(&["sweep", "tiny.toml", "--jobs", "1"]).contains("holds \"checkpoints\", which is of no run"));
     assert_eq!(place.read(&format!("{run}/checkpoints")), "a");
     std::fs::remove_file(place.0.join(run).join("checkpoints")).unwrap();
-    // A run that fails: its records are taken away while it trains.
+    // A run that fails, because its records are removed while it trains.
     place
         .write("long.toml", SWEEP.replace("train.steps=6", "train.steps=20000").replace("seed = [1]", "seed = [1, 2]"));
     let sweep =
@@ -242,7 +242,7 @@ fn a_comparison_has_a_row_for_each_configuration() {
     assert!((of("difference") - (paired[0] + paired[1]) / 2.0).abs() < 1e-6);
     assert!((of("difference_error") - (paired[0] - paired[1]).abs() / 2.0).abs() < 1e-6);
     assert_eq!(report["configurations"][0]["difference"], 0.0);
-    // Another comparison has another folder, and takes none that is given.
+    // Another comparison gets its own folder, and refuses the folder of the first.
     place.good(&["compare", "pre.toml", "--seeds", "1", "--set", "train.steps=8"]);
     place.good(&["compare", "pre.toml", "post.toml", "--seeds", "1", "--set", "train.steps=7"]);
     assert_eq!(sets().len(), 3, "{:?}", sets());
@@ -311,7 +311,7 @@ fn every_shipped_sweep_can_start() {
     assert!(seen >= 4);
 }
 
-/// A folder is changed only by what is really made in it.
+/// Only a training run changes a folder.
 #[test]
 fn what_is_refused_changes_nothing_in_a_folder() {
     let place = Place::new("sweep-refused");
@@ -332,7 +332,7 @@ fn what_is_refused_changes_nothing_in_a_folder() {
         all
     };
     let before = files();
-    // Other settings, another sweep, and a run that is going on.
+    // Other settings, another sweep, and a run in progress.
     place.write("other.toml", SWEEP.replace("train.steps=6", "train.steps=5"));
     assert!(place.bad(&["sweep", "other.toml", "--out", "out"]).contains("train.steps"));
     place.write("other.toml", SWEEP.replace("seed = [1]", "seed = [7]"));
@@ -342,14 +342,14 @@ fn what_is_refused_changes_nothing_in_a_folder() {
     assert!(place.bad(&["sweep", "tiny.toml", "--out", "out", "--force"]).contains("another process"));
     drop(lock);
     assert!(before == files());
-    // What is of no run is never removed.
+    // Files that are not part of a run are never removed.
     let own = place.0.join("out/runs/width=8,lr=0.01,seed=1");
     std::fs::remove_file(own.join("summary.json")).unwrap();
     std::fs::remove_dir_all(own.join("checkpoints")).unwrap();
     std::fs::write(own.join("notes.txt"), "mine").unwrap();
     assert!(place.bad(&["sweep", "tiny.toml", "--out", "out"]).contains("notes.txt"));
     assert!(own.join("config.toml").exists() && own.join("notes.txt").exists());
-    // A plot that cannot be written is known before the runs.
+    // An unwritable plot is reported before the runs.
     for plot in ["nowhere/x.svg", "out", "x.pdf"] {
         for command in
             [&["sweep", "tiny.toml", "--out", "new"][..], &["coord-check", "small.toml"], &["probe", "small.toml"]]
@@ -360,12 +360,12 @@ fn what_is_refused_changes_nothing_in_a_folder() {
     assert!(!place.0.join("new").exists());
 }
 
-/// What a person keeps beside a sweep's files, and where a sweep is not, is never removed.
+/// User files next to a sweep's files, and in other folders, are never removed.
 #[test]
 fn force_removes_the_runs_of_a_sweep_and_nothing_else() {
     let place = Place::new("sweep-force");
     place.good(&["train", "small.toml", "--steps", "2", "--out", "kept"]);
-    // A folder of a person's own, with the file of a sweep and folders of the same names.
+    // A user's folder that contains a sweep's file and folders of the same names.
     place.write("tiny.toml", SWEEP);
     for folder in ["own/configs", "own/logs", "own/runs/mine"] {
         std::fs::create_dir_all(place.0.join(folder)).unwrap();
@@ -399,7 +399,7 @@ fn a_run_on_another_text_is_not_taken_for_this_one() {
     assert!(place.bad(&["sweep", "text.toml"]).contains("another text"));
 }
 
-/// A check whose bounds are no numbers, or whose sizes cannot be, measures nothing.
+/// A check with NaN bounds or invalid sizes fails before it measures anything.
 #[test]
 fn a_coordinate_check_knows_its_sizes_and_tolerance_first() {
     let place = Place::new("coord-first");

@@ -1,14 +1,14 @@
-//! What is seen on a terminal, on one that cannot draw, and without one.
+//! Output on a terminal, on a dumb terminal, and without a terminal.
 //!
-//! A terminal is made by `script` of util-linux.
+//! The terminal is simulated by `script` of util-linux.
 
 use super::{Place, records};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Runs a line of shell, in which UNITGAIN is the command, on a terminal, and gives what the terminal shows. What the line
-/// sends elsewhere is not on the terminal.
+/// Runs a shell command line, in which UNITGAIN is the command, on a terminal, and returns what the terminal shows
+/// (without redirected output).
 fn on_terminal(place: &Place, term: Option<&str>, line: &str) -> String {
     let line = line.replace("UNITGAIN ", concat!(env!("CARGO_BIN_EXE_unitgain"), " "));
     let mut command = Command::new("script");
@@ -25,7 +25,7 @@ fn on_terminal(place: &Place, term: Option<&str>, line: &str) -> String {
 
 const TERMS: [Option<&str>; 3] = [Some("xterm"), Some("dumb"), None];
 
-/// The steps of the record lines in a text, in their order.
+/// The steps of the record lines in a text, in order.
 fn steps(text: &str) -> Vec<usize> {
     let step = |line: &str| {
         let (number, rest) = line[line.find("step ")? + 5..].trim_start().split_once(' ')?;
@@ -38,7 +38,7 @@ fn has_bar(text: &str) -> bool {
     text.contains('\u{1b}') && text.contains('\u{2588}')
 }
 
-/// Where standard output and standard error may lead: to the terminal, through a pipe, or to a file.
+/// Standard output and standard error may be the terminal, a pipe, or a file.
 #[test]
 fn the_lines_of_a_run_are_on_its_output_and_a_bar_where_one_can_be_drawn() {
     let place = Place::new("terminal-train");
@@ -57,7 +57,7 @@ fn the_lines_of_a_run_are_on_its_output_and_a_bar_where_one_can_be_drawn() {
                 assert_eq!(has_bar(&terminal), bar, "{case}: {terminal}");
                 assert_eq!(place.read("err"), "", "{case}");
                 let lines = if is_terminal { terminal.clone() } else { place.read("out") };
-                // A bar says what is between evaluations.
+                // A bar shows what happens between evaluations.
                 let expected = if bar && is_terminal { vec![10, 20, 30] } else { all.clone() };
                 assert_eq!(steps(&lines), expected, "{case}: {lines}");
                 for once in ["run: ", "finished 30 steps"] {
@@ -72,7 +72,7 @@ fn the_lines_of_a_run_are_on_its_output_and_a_bar_where_one_can_be_drawn() {
     }
 }
 
-/// Every command that takes its time: its progress on standard error, as a bar or in lines, and nothing of it in its report.
+/// Each long command shows progress on standard error, as a bar or in lines, and none of it in its report.
 #[test]
 fn every_command_shows_its_progress_on_every_terminal() {
     let place = Place::new("terminal-progress");
@@ -103,7 +103,7 @@ fn every_command_shows_its_progress_on_every_terminal() {
     assert_eq!(steps(&place.read("out")), [1, 2]);
 }
 
-/// A message goes past the bar, not into its line.
+/// A message is not written into the line of the bar.
 #[test]
 fn a_message_stands_on_its_own_line_beside_a_bar() {
     let place = Place::new("terminal-message");
@@ -117,7 +117,7 @@ fn a_message_stands_on_its_own_line_beside_a_bar() {
     }
 }
 
-/// Lines of the shipped configurations' tables: two columns are two spaces apart at least, and prose has no two spaces.
+/// Lines of the tables of the shipped configurations: columns are at least two spaces apart, prose never.
 fn table_lines(text: &str) -> Vec<&str> {
     text.lines().filter(|line| line.trim_start().contains("  ")).collect()
 }
@@ -188,7 +188,7 @@ fn a_table_is_as_wide_as_the_terminal() {
     assert!(whole.lines().any(|line| line.contains("path ") && line.contains(" elements")), "{whole}");
 }
 
-/// The summary by role is that of the parameters.
+/// The summary by role agrees with the full list.
 #[test]
 fn params_sums_up_what_it_prints_in_full() {
     let place = Place::new("params-roles");
@@ -211,7 +211,7 @@ fn params_sums_up_what_it_prints_in_full() {
         assert_eq!(lines[0][1..3], [own.len().to_string(), elements.to_string()], "{shown}");
     }
     assert_eq!(shown.lines().filter(|line| line.starts_with("mlp_in ")).count(), 2, "a line in each group\n{shown}");
-    // DyT's alpha starts at a half, its gain at 1 and its bias at 0; mlp_out's lr is half of the base's.
+    // DyT's alpha starts at 0.5, its gain at 1 and its bias at 0; mlp_out's lr is half the base's.
     assert!(shown.lines().any(|line| line.starts_with("norm ") && line.contains("0 to 1")), "{shown}");
     assert!(shown.contains("--full") && !shown.contains("blocks.0"), "{shown}");
     let full = place.good(&["params", "small.toml", "--full"]);
@@ -284,7 +284,7 @@ fn debug_messages_tell_what_a_run_is_made_of() {
     assert!(said.contains("data: 1476 tokens to learn from, 164 held out"), "{said}");
 }
 
-/// A trained model beside the configuration it came from: by the folder, or by a checkpoint.
+/// A trained model, by folder or checkpoint, next to the configuration it came from.
 #[test]
 fn probe_reads_runs_and_checkpoints() {
     let place = Place::new("probe-trained");
@@ -311,7 +311,7 @@ fn probe_reads_runs_and_checkpoints() {
         assert!(shown.contains(part), "{part} is not in\n{shown}");
     }
     assert!(!place.good(&[&mixed[..], &["--no-spectrum"]].concat()).contains("stable rank"));
-    // The name is that of the folder, which may have a point in it, or of a checkpoint that was moved.
+    // The name is the folder's, which may contain a dot, or that of a moved checkpoint.
     std::fs::create_dir(place.0.join("lr=0.01")).unwrap();
     std::fs::rename(place.0.join("run"), place.0.join("lr=0.01/lr=0.02")).unwrap();
     std::fs::copy(place.0.join("lr=0.01/lr=0.02").join(&checkpoint[4..]), place.0.join("lr=0.03.safetensors")).unwrap();
@@ -325,7 +325,7 @@ fn probe_reads_runs_and_checkpoints() {
     let seeds: Value = serde_json::from_str(&place.good(&["probe", "run", "--seeds", "2", "--json"])).unwrap();
     let [a, b] = [&seeds[0]["seeds"][0], &seeds[0]["seeds"][1]];
     assert!(a["loss"] != b["loss"] && a["matrices"] == b["matrices"]);
-    // What would be another model is refused.
+    // Settings that would change the model are refused.
     for (arguments, expected) in [
         (vec!["run", "--depths", "2,4"], "--depths and --widths are for configurations"),
         (vec!["small.toml", checkpoint, "--widths", "8"], "--depths and --widths are for configurations"),
@@ -341,7 +341,7 @@ fn probe_reads_runs_and_checkpoints() {
     assert_eq!(records(&place, "run").len(), 30, "reading a run changes nothing in it");
 }
 
-/// What is drawn over the sizes stands beside what is drawn over the blocks.
+/// Plots over sizes stand next to plots over blocks.
 #[test]
 fn probe_draws_over_depths_and_widths() {
     let place = Place::new("probe-sizes");
@@ -359,6 +359,6 @@ fn probe_draws_over_depths_and_widths() {
     assert_eq!(panels(&draw(&["--widths", "8,16"])), [1; 3]);
     let both = draw(&["--depths", "1,2", "--widths", "8,16"]);
     assert_eq!((panels(&both), both.matches("rms of the stream").count()), ([2; 3], 1));
-    // A curve for each of the other sizes, in the legends of its panels.
+    // One curve for each of the other sizes, in the legends of its panels.
     assert!(both.contains("small, width 8") && both.contains("small, 2 blocks"), "names");
 }

@@ -1,4 +1,4 @@
-//! Text and numbers that come from files: nothing of them is obeyed by a terminal, drawn from, or taken for an index.
+//! Text and numbers from files: none controls a terminal, is drawn from, or is used as an index unchecked.
 
 use super::{Place, records};
 use safetensors::tensor::{Dtype, TensorView};
@@ -9,11 +9,11 @@ use unitgain_train::data::Tokenizer;
 use unitgain_train::folder::checkpoint::{self, Checkpoint, Progress};
 use unitgain_train::{Trainer, device};
 
-/// What a terminal would obey: a colour, the start of the line, a bell, text from right to left, a next line, a delete and
-/// the start of a sequence of one byte.
+/// Characters that control a terminal: a colour, carriage return, bell, right-to-left override, next line, delete, and
+/// a one-byte control sequence introducer.
 const ORDERS: &str = "\u{1b}[31m\r\u{7}\u{202e}\u{85}\u{7f}\u{9b}2J";
 
-/// Text in which no character is an order to a terminal.
+/// The output of a command, checked to contain no character that controls a terminal.
 fn plain(output: &Output) -> String {
     let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8(bytes.clone()).expect("UTF-8"));
     let all = format!("{out}{err}");
@@ -49,7 +49,7 @@ fn no_text_of_a_file_or_an_argument_is_obeyed_by_a_terminal() {
     let own = format!("{ORDERS}.toml");
     let run = format!("run{ORDERS}");
     let set = |key: &str| format!("{key}={ORDERS}");
-    // What is escaped is seen, so that the text was printed at all.
+    // A visible escape shows that the text was printed at all.
     for (arguments, code, is_seen) in [
         (vec!["train", &own, "--out", &run], 0, true),
         (vec!["train", &own, "--out", &run], 2, true),
@@ -92,7 +92,7 @@ fn no_text_of_a_file_or_an_argument_is_obeyed_by_a_terminal() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(!is_seen || said.contains("31m"), "{arguments:?}: {said}");
     }
-    // Two names of the same model, and what is in one run alone.
+    // Two names of the same model, and content of one run only.
     place.good(&["train", "short.toml", "--out", "other", "--seed", "2"]);
     let output = place.run(&["diff", &run, "other"]);
     assert!(output.status.code() == Some(1) && plain(&output).contains("31m"), "{output:?}");
@@ -116,7 +116,7 @@ fn a_message_does_not_grow_with_what_it_quotes() {
     assert!(place.bad(&["config", "show", "long.toml"]).contains("expected a whole number"), "the end of a line stays");
 }
 
-/// A text with characters that a terminal obeys, and a model that learned it.
+/// A text with control characters, and a model that learned it.
 #[test]
 fn a_generated_text_is_escaped_unless_it_is_asked_for_raw() {
     let place = Place::new("raw");
@@ -145,7 +145,7 @@ fn a_generated_text_is_escaped_unless_it_is_asked_for_raw() {
     }
 }
 
-/// A configuration that is shown is one, whatever its paths are called.
+/// The shown configuration can be loaded, whatever its paths are.
 #[cfg(unix)]
 #[test]
 fn a_configuration_that_is_shown_can_be_read_back() {
@@ -236,7 +236,7 @@ fn a_vocabulary_of_another_size_and_a_symbol_beyond_it_are_refused() {
     place.good(&["generate", "run"]);
 }
 
-/// Records of a model with other blocks: one seed's were changed after the run.
+/// Records of a model with another number of blocks, as if one seed's were changed after the run.
 #[test]
 fn records_of_other_blocks_are_one_message() {
     let place = Place::new("blocks");
@@ -295,13 +295,13 @@ fn diff_says_where_two_runs_part() {
     let output = place.run(&["diff", "a", "lr"]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    // The rate itself is the first thing that differs.
+    // The learning rate itself is the first thing that differs.
     assert!(said.starts_with("step 1: lr is ") && said.contains("optimizer.lr  0.001  0.002"), "{said}");
     let found = json(&["diff", "a", "lr"], 1);
     assert_eq!(found["first"]["step"], 1);
     assert_eq!(found["configuration"][0]["key"], "optimizer.lr");
 
-    // The last step of a longer run of the same schedule has one record more.
+    // The last step of a longer run of the same schedule has one more record.
     let constant = ["--set", "schedule.kind=constant", "--set", "log.every=3"];
     train("short", &[&["--steps", "7"], &constant[..]].concat());
     train("long", &[&["--steps", "12"], &constant[..]].concat());
@@ -311,7 +311,7 @@ fn diff_says_where_two_runs_part() {
     assert!(said.contains("long alone has 3 records more, from step 9 on"), "{said}");
     assert!(said.contains("train.steps  7      12"), "{said}");
 
-    // Records that were changed are refused where the summary says which they were.
+    // Changed records are refused if the summary has a digest of the originals.
     let changed = place.read("a/metrics.jsonl").replacen("\"grad_norm\":", "\"grad_norm\":1", 1);
     place.write("a/metrics.jsonl", &changed);
     assert!(place.bad(&["diff", "a", "b"]).contains("are not those that summary.json was written from"));
