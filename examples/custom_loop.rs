@@ -1,4 +1,4 @@
-//! The model crate with a training loop of one's own, and burn's optimizer.
+//! The model crate with a custom training loop and burn's optimizer.
 //!
 //! `cargo run --release --example custom_loop`
 
@@ -8,7 +8,7 @@ use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_model::{ModelConfig, NormConfig, Placement, cross_entropy};
 
-/// Counting: after n comes n + 1, modulo 16.
+/// A counting task: n is followed by n + 1, modulo 16.
 fn batch(step: usize, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
     let sequence = |row: usize| (0..17).map(move |t| ((row * 5 + step + t) % 16) as i32);
     let cut = |from: usize| -> Vec<i32> { (0..8).flat_map(|row| sequence(row).skip(from).take(16)).collect() };

@@ -1,5 +1,4 @@
-//! Gradient norm of every block at init, for three placements: post_norm is top-heavy, pre_norm and
-//! deep_norm are not.
+//! Gradient norm of each block at init, for three placements: post_norm is top-heavy, pre_norm and deep_norm are not.
 //!
 //! `cargo run --release --example gradient_profile`
 
@@ -11,7 +10,7 @@ use unitgain_train::{DataConfig, Gradients};
 
 const LAYERS: usize = 24;
 
-/// Gradient norms of the blocks, from the first to the last.
+/// Gradient norms of the blocks, first to last.
 pub(crate) fn profile(placement: Placement) -> Result<Vec<f32>, ModelError> {
     let task = DataConfig::default().load(32).expect("the default task fits");
     let config = ModelConfig {

@@ -1,5 +1,5 @@
-//! A block of one's own, whose weights have roles, so that muP knows how they grow: a token reads the mean of the tokens up to
-//! it, in the place of attention. `cargo run --release --example own_block`
+//! A custom block, whose weights have roles, so that muP knows how they scale: a token reads the mean of the tokens up to
+//! it instead of attention. `cargo run --release --example own_block`
 #![allow(clippy::print_stdout, dead_code)]
 
 use burn::module::{Module, Param};
@@ -36,7 +36,7 @@ impl LanguageModel for Means {
     }
 }
 
-/// Two blocks of width `d`, under muP with the base width 32.
+/// Two blocks of width `d`, under muP with base width 32.
 fn trainer(d: usize, seed: u64) -> Result<(Trainer<Means>, Task), Error> {
     let (parametrization, device) = (Parametrization::mup(32), Device::flex().autodiff());
     let plan = ModelConfig { d_model: d, n_layers: 2, parametrization, ..ModelConfig::default() }.plan(16)?;

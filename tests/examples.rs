@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! Tests of the examples.
 
 use unitgain_model::Placement;
 
@@ -33,6 +33,6 @@ fn a_block_of_ones_own_learns_and_transfers() {
     let (losses, report) = own_block::run().unwrap();
     assert!(losses[99] < 0.3 * losses[0], "{} -> {}", losses[0], losses[99]);
     assert_eq!(report.conclusion(), Conclusion::Holds, "{report:#?}");
-    // What the blocks write is among what was compared.
+    // The block outputs must be among the compared activations.
     assert!(report.layers.iter().any(|layer| layer.name == "block 2, stream"), "{report:#?}");
 }

@@ -1,5 +1,4 @@
-//! Whether the tests of the reference cases use what the cases hold: each setting, number and tensor is changed in
-//! turn, and the test of the case has to fail.
+//! Tests of the reference tests: after changing any setting, number or tensor of a case, its test must fail.
 
 use crate::common::golden::{Case, Check, cases, categories, is_own};
 use std::collections::BTreeMap;
@@ -21,7 +20,7 @@ fn fails(case: &Case, check: Check) -> bool {
     catch_unwind(AssertUnwindSafe(|| case.hold(check))).is_err()
 }
 
-/// What does not decide its case, and why.
+/// Values that do not affect their case, with the reason.
 const DECIDES_NOTHING: [(&str, &str, &str); 17] = [
     ("agc_optim/agc_*", "tensors/g3", "one number, clipped to the same size"),
     ("agc_optim/agc_*", "tensors/g4", "units of one number, clipped to the same size"),
@@ -42,7 +41,7 @@ const DECIDES_NOTHING: [(&str, &str, &str); 17] = [
     ("blocks/*", "settings/norm_eps", "1e-5 beside a variance of 1, or no norm"),
 ];
 
-/// Whether a name fits, with `*` for any text.
+/// Whether a name matches a pattern in which `*` is any text.
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -52,7 +51,7 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// What can be changed in a case and its test still passes, of how many, and what is passed over by name.
+/// The number of changes to a case, those that its test does not notice, and the skipped values by name.
 fn survivors(category: &str, case: &Case, check: Check) -> (usize, Vec<String>, BTreeMap<String, usize>) {
     case.hold(check);
     let (changed, passed) = case.changed();
@@ -63,7 +62,7 @@ fn survivors(category: &str, case: &Case, check: Check) -> (usize, Vec<String>, 
     (count, left.filter(|path| decides(path)).collect(), passed)
 }
 
-/// The text of a panic.
+/// The message of the panic.
 fn complaint(case: &Case, check: Check) -> String {
     let panic = catch_unwind(AssertUnwindSafe(|| case.hold(check))).expect_err("a refusal");
     panic.downcast_ref::<String>().cloned().unwrap_or_default()
@@ -82,7 +81,7 @@ fn what_no_test_reads_is_refused_by_name() {
     if !is_own() {
         return;
     }
-    // A case of each category whose test takes no time.
+    // A fast case of each category.
     let picked = [
         ("agc_optim", "agc_0.01"),
         ("blocks", "single_pre_ln"),
@@ -106,10 +105,10 @@ fn what_no_test_reads_is_refused_by_name() {
     }
 }
 
-/// Those of the cases whose tests take no time, all together some seconds.
+/// All fast cases; together they take some seconds.
 #[test]
 fn every_change_of_a_case_fails_its_test() {
-    // What decides nothing is named for the cases in the repository.
+    // The list of values without effect is for the repository's cases.
     if !is_own() {
         return;
     }

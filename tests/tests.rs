@@ -1,4 +1,4 @@
-//! Integration tests, by crate: one binary, because each one links all of burn.
+//! Integration tests by crate, in one binary, because each binary links all of burn.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

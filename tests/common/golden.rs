@@ -1,4 +1,4 @@
-//! Reference data: one folder a case, found by walking.
+//! Reference data: one folder per case.
 
 use crate::common::tests_a_gpu;
 use burn::tensor::{DType, TensorData};
@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use unitgain_model::{Activation, ModelConfig, NormConfig, Placement, Position, ScaleConfig};
 
-/// Where the reference data are: `UNITGAIN_GOLDEN`, or `tests/golden`.
+/// Folder of the reference data: `UNITGAIN_GOLDEN`, or `tests/golden`.
 fn root() -> PathBuf {
     match std::env::var_os("UNITGAIN_GOLDEN") {
         Some(folder) => folder.into(),
@@ -19,7 +19,7 @@ fn root() -> PathBuf {
     }
 }
 
-/// One case. It notes what is asked of it: see [`Case::unasked`].
+/// One case. It records which of its values are read: see [`Case::unasked`].
 pub(crate) struct Case {
     pub(crate) name: String,
     json: Value,
@@ -29,7 +29,7 @@ pub(crate) struct Case {
     skipped: RefCell<Vec<(String, String)>>,
 }
 
-/// The reference's blocks without embeddings and head, of the sizes that a case gives: GELU, biases in the MLP alone.
+/// The reference's blocks without embeddings and head, in the case's sizes: GELU, with biases in the MLP only.
 pub(crate) fn decoder(case: &Case) -> ModelConfig {
     ModelConfig {
         vocab_size: Some(2),
@@ -45,7 +45,7 @@ pub(crate) fn decoder(case: &Case) -> ModelConfig {
     }
 }
 
-/// What a case says about itself beside its settings, numbers and tensors. Tolerances belong to what is compared.
+/// Descriptions of a case, besides its settings, numbers and tensors. Tolerances belong to compared values.
 const ABOUT: [&str; 15] = [
     "case",
     "kind",
@@ -64,7 +64,7 @@ const ABOUT: [&str; 15] = [
     "per_channel_atol",
 ];
 
-/// A value of a case, which is marked as asked for when it is read.
+/// A value of a case, which counts as asked for once it is read.
 #[derive(Clone, Copy)]
 pub(crate) struct Json<'a> {
     case: &'a Case,
@@ -87,12 +87,12 @@ impl<'a> Json<'a> {
         panic!("{}: {} is not {wanted}", self.case.name, self.value)
     }
 
-    /// The value of a key, null where there is none.
+    /// The value of a key; null if there is none.
     pub(crate) fn at(self, key: &str) -> Self {
         Self { value: &self.value[key], ..self }
     }
 
-    /// The value, unless it is null.
+    /// The value; None for null.
     pub(crate) fn given(self) -> Option<Self> {
         if self.value.is_null() {
             self.ask();
@@ -125,14 +125,14 @@ impl<'a> Json<'a> {
         self.value.is_array()
     }
 
-    /// The values of a list.
+    /// The elements of a list.
     pub(crate) fn list(self) -> Vec<Self> {
         self.ask();
         let list = self.value.as_array().unwrap_or_else(|| self.fail("a list"));
         list.iter().map(|value| Self { value, ..self }).collect()
     }
 
-    /// The keys and values of a table.
+    /// The entries of a table.
     pub(crate) fn table(self) -> Vec<(&'a str, Self)> {
         self.ask();
         let table = self.value.as_object().unwrap_or_else(|| self.fail("a table"));
@@ -150,7 +150,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Values without values in them, by path.
+/// Collects the scalar values by path.
 fn leaves<'a>(value: &'a Value, path: &str, found: &mut Vec<(String, &'a Value)>) {
     match value {
         Value::Object(table) if !table.is_empty() => {
@@ -171,7 +171,7 @@ fn part(key: &str) -> String {
     key.replace('/', "|")
 }
 
-/// Whether a path fits a pattern: `*` is any one part of it, and `**` any number of them.
+/// Whether a path matches a pattern: `*` matches one part, `**` any number of parts.
 pub(crate) fn fits(pattern: &str, path: &str) -> bool {
     fn parts(pattern: &[&str], path: &[&str]) -> bool {
         match (pattern, path) {
@@ -196,20 +196,20 @@ impl Array {
         self.values.iter().map(|&x| x as f32).collect()
     }
 
-    /// A matrix with its axes exchanged: linear weights are `[out, in]` in the files.
+    /// The transposed matrix: linear weights are `[out, in]` in the files.
     pub(crate) fn transposed(&self) -> Self {
         let [rows, columns] = self.shape[..] else { panic!("{:?} is not a matrix", self.shape) };
         let values = (0..rows * columns).map(|k| self.values[k % rows * columns + k / rows]).collect();
         Self { shape: vec![columns, rows], values }
     }
 
-    /// The same with a third of the numbers changed, by a quarter of the largest and a little; a class or a token
-    /// becomes another.
+    /// A copy with a third of the numbers changed, by a little more than a quarter of the largest; a class or a token
+    /// becomes another one.
     fn changed(&self) -> Self {
         let mut other = self.clone();
         let whole = self.values.iter().all(|x| x.fract() == 0.0 && (0.0..1e4).contains(x)) && self.values.len() > 8;
         let largest = self.values.iter().fold(0f64, |most, x| most.max(x.abs()));
-        // No pattern that a mean over rows or columns would take out.
+        // An irregular pattern, which no mean over rows or columns cancels.
         for (i, value) in other.values.iter_mut().enumerate().filter(|(i, _)| (i * 7 + i / 5).is_multiple_of(3)) {
             *value = match (whole, *value) {
                 (true, 0.0) => 1.0,
@@ -221,7 +221,7 @@ impl Array {
     }
 }
 
-/// Another value of the same type, and none of null or what is empty.
+/// Another value of the same type; None for null and empty values.
 fn another(value: &Value) -> Option<Value> {
     Some(match value {
         Value::Bool(flag) => Value::from(!flag),
@@ -230,7 +230,7 @@ fn another(value: &Value) -> Option<Value> {
             (Some(0), _) => Value::from(1),
             (Some(n), _) => Value::from(2 * n),
             (None, Some(x)) if x.abs() < 1e-12 => Value::from(0.25),
-            // An eps counts for little.
+            // A changed eps must be large to have an effect.
             (None, Some(x)) if x.abs() < 1e-4 => Value::from(100.0 * x),
             (None, Some(x)) => Value::from(1.25 * x),
             (None, None) => return None,
@@ -248,20 +248,20 @@ fn leaf<'a>(json: &'a mut Value, path: &str) -> &'a mut Value {
     })
 }
 
-/// What a test does with a case; it answers false for a kind that it does not know.
+/// The test of a case; false for an unknown kind.
 pub(crate) type Check = fn(kind: &str, case: &Case) -> bool;
 
-/// Runs `check` on every case of a category, and fails where something in a case was not asked for.
+/// Runs `check` on all cases of a category, and fails if a value of a case was not asked for.
 pub(crate) fn walk(category: &str, check: Check) {
     let cases = cases(category);
-    // All that fail are told of.
+    // Report all failures.
     let holds = |case: &Case| catch_unwind(AssertUnwindSafe(|| case.hold(check))).is_ok();
     let failed: Vec<&str> = cases.iter().filter(|case| !holds(case)).map(|case| case.name.as_str()).collect();
     println!("{category}: {} cases", cases.len());
     assert!(failed.is_empty(), "{category}: {} of {} cases fail: {failed:?}", failed.len(), cases.len());
 }
 
-/// Whether the reference data are those of the repository.
+/// Whether the reference data are the repository's.
 pub(crate) fn is_own() -> bool {
     std::env::var_os("UNITGAIN_GOLDEN").is_none()
 }
@@ -272,7 +272,7 @@ pub(crate) fn categories() -> Vec<String> {
     folders.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Every case of a category.
+/// All cases of a category.
 pub(crate) fn cases(category: &str) -> Vec<Case> {
     let folder = root().join(category);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
@@ -312,7 +312,7 @@ impl Case {
         Self::new(name, json, tensors)
     }
 
-    /// The case that a setting names with its category.
+    /// The case that a setting refers to by its category and name.
     pub(crate) fn other(&self, key: &str) -> Self {
         Self::read(&root().join(self.text(key)))
     }
@@ -321,7 +321,7 @@ impl Case {
         self.json["kind"].as_str().unwrap_or_else(|| panic!("{} has no kind", self.name))
     }
 
-    /// Fails unless `check` knows the kind of this case, holds, and asks for everything that is in it.
+    /// Fails unless `check` knows the kind of this case, succeeds, and asks for all its values.
     pub(crate) fn hold(&self, check: Check) {
         let kind = self.kind();
         assert!(check(kind, self), "{}: no test of kind {kind:?}", self.name);
@@ -336,13 +336,13 @@ impl Case {
         );
     }
 
-    /// Passes over what fits `pattern`: the parts of a path are keys and indices, `*` is any one part, `**` any
-    /// number of them; tensors are in `tensors`.
+    /// Skips the values whose path matches `pattern`: parts are keys and indices, `*` matches one part, `**` any number
+    /// of parts; tensors are in `tensors`.
     pub(crate) fn skip(&self, pattern: &str, why: &str) {
         self.skipped.borrow_mut().push((pattern.to_string(), why.to_string()));
     }
 
-    /// Why something is passed over.
+    /// The reason why a value is skipped.
     fn why_skipped(&self, path: &str) -> Option<String> {
         let always = match path {
             "settings/seed" => Some("of the generator, whose numbers the case holds"),
@@ -365,7 +365,7 @@ impl Case {
         found
     }
 
-    /// Every setting, expected number and tensor that was neither asked for nor passed over.
+    /// All settings, expected numbers and tensors that were neither asked for nor skipped.
     fn unasked(&self) -> Vec<String> {
         let (asked, asked_tensors) = (self.asked.borrow(), self.asked_tensors.borrow());
         let leaves = self.all_leaves().into_iter();
@@ -377,8 +377,8 @@ impl Case {
         all
     }
 
-    /// The case with each of its settings, numbers and tensors changed in turn, by path; and what of it is passed over,
-    /// by reason. To be asked of a case that was held.
+    /// Copies of the case with one setting, number or tensor changed, by path; and the number of skipped values, by
+    /// reason. Requires that the case was held.
     pub(crate) fn changed(&self) -> (Vec<(String, Self)>, BTreeMap<String, usize>) {
         let (mut cases, mut passed) = (Vec::new(), BTreeMap::new());
         let with = |json: &Value, tensors: &HashMap<String, Array>| {
@@ -409,25 +409,25 @@ impl Case {
         (cases, passed)
     }
 
-    /// The case with one more number.
+    /// The case with an additional number.
     pub(crate) fn with_number(mut self, part: &str, key: &str) -> Self {
         self.json[part][key] = Value::from(0.5);
         self
     }
 
-    /// The case with one more tensor.
+    /// The case with an additional tensor.
     pub(crate) fn with_tensor(mut self, name: &str) -> Self {
         self.tensors.insert(name.to_string(), Array { shape: vec![1], values: vec![0.5] });
         self
     }
 
-    /// The case as one of another kind.
+    /// The case with another kind.
     pub(crate) fn of_kind(mut self, kind: &str) -> Self {
         self.json["kind"] = Value::from(kind);
         self
     }
 
-    /// A part of the case beside its settings and expected numbers.
+    /// A part of the case other than settings and expected numbers.
     pub(crate) fn part(&self, key: &str) -> Json<'_> {
         Json { case: self, value: &self.json[key] }
     }
@@ -456,7 +456,7 @@ impl Case {
         self.setting(key).flag()
     }
 
-    /// Fails unless a setting in words says each of these.
+    /// Fails unless the text of a setting contains each of these facts.
     pub(crate) fn says(&self, key: &str, facts: &[&str]) {
         let text = self.text(key);
         for fact in facts {
@@ -464,12 +464,12 @@ impl Case {
         }
     }
 
-    /// Fails unless a size that the settings name is that of what the test read.
+    /// Fails unless a size in the settings equals the size that the test read.
     pub(crate) fn same_size(&self, key: &str, size: usize) {
         assert_eq!(self.size(key), size, "{}: settings.{key} is not the size of the case's tensors", self.name);
     }
 
-    /// The norm of a case that names one.
+    /// The norm that the case names.
     pub(crate) fn norm(&self) -> NormConfig {
         let eps = self.number("norm_eps");
         match self.text("norm") {
@@ -483,26 +483,26 @@ impl Case {
         self.find(name).unwrap_or_else(|| panic!("{}: no tensor {name}", self.name))
     }
 
-    /// A tensor that a case may have.
+    /// An optional tensor of the case.
     pub(crate) fn find(&self, name: &str) -> Option<&Array> {
         let found = self.tensors.get(name)?;
         self.asked_tensors.borrow_mut().insert(name.to_string());
         Some(found)
     }
 
-    /// Names of the tensors, which are not marked as asked for by this.
+    /// Names of the tensors; they do not count as asked for.
     pub(crate) fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.tensors.keys().map(String::as_str).collect();
         names.sort_unstable();
         names
     }
 
-    /// What is behind a prefix in the names of tensors.
+    /// The rest of the tensor names after a prefix.
     pub(crate) fn names_behind(&self, prefix: &str) -> Vec<&str> {
         self.names().into_iter().filter_map(|name| name.strip_prefix(prefix)).collect()
     }
 
-    /// `atol` and `rtol` of the case for `key`.
+    /// `atol` and `rtol` for `key`.
     pub(crate) fn tolerance(&self, key: &str) -> (f64, f64) {
         let tolerance = &self.json["tolerance"][key];
         let bound =
@@ -510,20 +510,19 @@ impl Case {
         (bound("atol"), bound("rtol"))
     }
 
-    /// [`Case::close`] of one number.
+    /// [`Case::close`] for one number.
     pub(crate) fn equal(&self, key: &str, what: &str, got: f64, want: Json<'_>) {
         self.close(key, what, &[got], &[want.f64()]);
     }
 
-    /// Fails unless `|got - want| <= atol + rtol |want|` everywhere, with the tolerance that the case
-    /// gives for `key`.
+    /// Fails unless `|got - want| <= atol + rtol |want|` for all elements, with the case's tolerance for `key`.
     pub(crate) fn close(&self, key: &str, what: &str, got: &[f64], want: &[f64]) {
         let (atol, rtol) = self.tolerance(key);
-        // Where PyTorch's own float32 loses more than the bound, ten times its loss is the bound, as
-        // everywhere else: a sum that almost cancels has no digits to spare.
+        // If PyTorch's own float32 error exceeds the bound, the bound is ten times that error, as everywhere: a sum
+        // that almost cancels has few digits.
         let of_torch = self.json["tolerance"][key]["torch_f32_worst_relative"].as_f64().unwrap_or(0.0);
         let rtol = rtol.max(10.0 * of_torch);
-        // A GPU's tanh and exp are exact to so much of 1, however small the argument is.
+        // On a GPU the error of tanh and exp is absolute, however small the argument.
         let atol = if tests_a_gpu() { atol.max(2f64.powi(-23)) } else { atol };
         assert_eq!(got.len(), want.len(), "{}: {what} has another length", self.name);
         for (i, (got, want)) in got.iter().zip(want).enumerate() {
@@ -561,7 +560,7 @@ fn low_precision(view: &safetensors::tensor::TensorView<'_>, dtype: DType) -> Ve
     TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype).iter::<f64>().collect()
 }
 
-/// The reference's name of each parameter: ours, and whether the matrix is transposed.
+/// For each name of the reference: our name, and whether the matrix is transposed.
 #[derive(Default)]
 pub(crate) struct Names(pub(crate) HashMap<String, (String, bool)>);
 
@@ -579,8 +578,8 @@ impl Names {
         }
     }
 
-    /// The names of the categories blocks and trajectories, but for embeddings and head.
-    /// Their first layer is our block `first`.
+    /// Names in the categories blocks and trajectories, without embeddings and head. Their first layer is our block
+    /// `first`.
     pub(crate) fn decoder(layers: usize, first: usize, norm: NormConfig) -> Self {
         let (variant, beta) = match norm {
             NormConfig::RmsNorm { .. } => ("RmsNorm", false),
@@ -619,7 +618,7 @@ impl Names {
         names
     }
 
-    /// The names of the category mup.
+    /// Names in the category mup.
     pub(crate) fn mup(layers: usize) -> Self {
         let mut names = Self::default();
         names.plain("tok.weight", "embedding".into());
@@ -643,7 +642,7 @@ impl Names {
         names
     }
 
-    /// Tensors of a case, whose names there have a prefix, under our names and in our layout.
+    /// Tensors of a case with a name prefix, under our names and in our layout.
     pub(crate) fn ours(&self, case: &Case, names: &[&str], prefix: &str) -> HashMap<String, (Vec<usize>, Vec<f32>)> {
         let of = |name: &&str| {
             let (path, turned) = self.0.get(*name).unwrap_or_else(|| panic!("{}: unknown weight {name}", case.name));
@@ -655,7 +654,7 @@ impl Names {
     }
 }
 
-/// Placement and scale by the reference's name; the settings of the case hold their numbers.
+/// Placement and scale from the reference's name and the case's settings.
 pub(crate) fn connection(name: &str, case: &Case) -> Option<(Placement, ScaleConfig)> {
     let one = ScaleConfig::One {};
     let learned = ScaleConfig::LayerScale { init: None };

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers of the tests.
 
 pub(crate) mod golden;
 
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use unitgain_init::sample;
 use unitgain_model::weights::of as weights;
 
-/// A folder of its own for one test, removed at the end.
+/// A temporary folder for one test.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -29,15 +29,15 @@ impl Drop for Scratch {
     }
 }
 
-/// Dropout draws from the generator of the device, which is global: tests that use it take turns. One that
-/// failed, or was meant to stop, leaves nothing that could be half done.
+/// Dropout draws from the device's global generator, so tests that use it take turns. A failed test leaves no invalid
+/// state, so a poisoned lock is fine.
 pub(crate) fn generator() -> MutexGuard<'static, ()> {
     static GENERATOR: Mutex<()> = Mutex::new(());
     GENERATOR.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What `compute` gives, computed once for each key: a long run is then compared with many numbers. The key has
-/// everything that the result is of.
+/// The result of `compute`, computed once per key, for long runs that are compared with many numbers. The key must
+/// contain everything that the result depends on.
 pub(crate) fn memo<T: Clone + Send + 'static>(key: String, compute: impl FnOnce() -> T) -> T {
     static KNOWN: Mutex<BTreeMap<String, Box<dyn Any + Send>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +55,7 @@ pub(crate) fn values<M: Module>(model: &M, path: &str) -> Vec<f32> {
     found.unwrap_or_else(|| panic!("{path} is not a parameter")).2
 }
 
-/// Paths of the parameters in the order of a visit.
+/// The number of elements of all parameters.
 pub(crate) fn count_parameters<M: Module>(model: &M) -> usize {
     struct Count(usize);
     impl ModuleVisitor for Count {
@@ -68,7 +68,7 @@ pub(crate) fn count_parameters<M: Module>(model: &M) -> usize {
     count.0
 }
 
-/// Largest absolute difference; a NaN is none, and neither is that of nothing.
+/// Maximum absolute difference; NaN if any is NaN. Fails for empty slices.
 pub(crate) fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     assert!(!a.is_empty(), "there is nothing to differ");
@@ -79,7 +79,7 @@ pub(crate) fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, largest)
 }
 
-/// The gradient of every parameter that has one, by path.
+/// The gradient of each parameter that has one, by path.
 pub(crate) fn parameter_gradients<M: Module>(module: &M, gradients: &Gradients) -> Vec<(String, Vec<f32>)> {
     struct Read<'a>(&'a Gradients, Vec<Option<Vec<f32>>>);
     impl ModuleVisitor for Read<'_> {
@@ -92,7 +92,7 @@ pub(crate) fn parameter_gradients<M: Module>(module: &M, gradients: &Gradients) 
     weights(module).into_iter().zip(read.1).filter_map(|((path, ..), gradient)| Some((path, gradient?))).collect()
 }
 
-/// Standard normal numbers, the same for the same path.
+/// Standard normal numbers that depend on the path only.
 pub(crate) fn draw(path: &str, rows: usize, width: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(sample::normal(1, path, rows * width, 1.0), [rows, width]), device)
 }
@@ -102,7 +102,7 @@ pub(crate) fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().iter::<f32>().collect()
 }
 
-/// A module whose gains and biases are not 1 and 0, the same in every module of the same shapes.
+/// A copy whose gains and biases differ from 1 and 0, equal in all modules of the same shapes.
 pub(crate) fn shaken<M: Module>(module: M) -> M {
     struct Shake(usize);
     impl ModuleMapper for Shake {
@@ -120,12 +120,12 @@ pub(crate) fn shaken<M: Module>(module: M) -> M {
     module.map(&mut Shake(0))
 }
 
-/// Whether that device is a GPU, or a program that plays one.
+/// Whether the test device is a GPU, or a software implementation of one.
 pub(crate) fn tests_a_gpu() -> bool {
     std::env::var("UNITGAIN_TEST_BACKEND").is_ok_and(|name| !unitgain_train::device::is_host(&name))
 }
 
-/// The device that reference data are compared on: that of `UNITGAIN_TEST_BACKEND`, else flex.
+/// The device for comparisons with reference data: `UNITGAIN_TEST_BACKEND`, by default flex.
 pub(crate) fn test_device() -> Device {
     match std::env::var("UNITGAIN_TEST_BACKEND") {
         Ok(name) => unitgain_train::device::from_name(&name).unwrap(),

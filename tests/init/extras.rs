@@ -1,4 +1,4 @@
-//! Data-driven inits and what belongs to them, on small networks without our model.
+//! Data-driven inits and related methods on small networks, without our model.
 
 use crate::common::golden::{Array, Case, Json, Names, decoder, walk};
 use crate::common::{draw, host, max_difference, parameter_gradients};
@@ -46,7 +46,7 @@ fn f64s(values: impl IntoIterator<Item = f32>) -> Vec<f64> {
     values.into_iter().map(f64::from).collect()
 }
 
-/// The number of layers, whose weights and rows have to have the sizes of the settings.
+/// The number of layers; their weights and rows must have the sizes in the settings.
 fn layers(case: &Case) -> usize {
     let sizes = case.setting("sizes").sizes();
     for (layer, ends) in sizes.windows(2).enumerate() {
@@ -68,7 +68,7 @@ fn apply(name: &str, x: Tensor<2>) -> Tensor<2> {
         "leaky_relu" => activation::leaky_relu(x, 0.01),
         "tanh" => x.tanh(),
         "sigmoid" => activation::sigmoid(x),
-        // From erf: the backward pass of burn's gelu is the tanh approximation on some backends.
+        // From erf, because burn's gelu uses the tanh approximation in its backward pass on some backends.
         "gelu" | "gelu_erf" => x.clone() * ((x / std::f64::consts::SQRT_2).erf() + 1.0) * 0.5,
         "gelu_tanh" => activation::gelu_approximate(x),
         "silu" | "swish" => activation::silu(x),
@@ -98,7 +98,7 @@ fn lsuv(case: &Case) {
         let mut w = tensor(case.array(&format!("w{layer}")));
         let z = |w: &Tensor<2>| a.clone().matmul(w.clone().transpose());
         let first = variance(&host(z(&w)));
-        // The reference measures a layer behind those that are already rescaled, as we do.
+        // Like us, the reference measures a layer after rescaling the previous ones.
         case.close("variance_before", "variance", &[first], &[before]);
         for _ in 0..case.size("max_iterations") {
             w = w.clone() * lsuv_factor(variance(&host(z(&w))), case.number("tol"));
@@ -131,7 +131,7 @@ fn data_dependent(case: &Case) {
     }
 }
 
-/// Loss and gradients of an MLP without biases, by the values of its weights `[out, in]`.
+/// Loss and gradients of an MLP without biases, as a function of its weights `[out, in]`.
 fn objective<'a>(case: &'a Case, x: &'a str, y: &'a str) -> impl Fn(&[Vec<f32>]) -> (f64, Vec<Vec<f32>>) + 'a {
     move |weights| {
         let device = Device::flex().autodiff();
@@ -178,7 +178,7 @@ fn meta_init(case: &Case) {
             case.close(&key, &key, &f64s(values.iter().copied()), &case.array(&key).values);
         };
         close("grad", &gradient[layer]);
-        // A difference of two f32 gradients: a thousandth of the largest entry.
+        // A difference of two f32 gradients is accurate to a thousandth of the largest entry.
         let want = case.array(&format!("hg{layer}")).f32();
         let largest = want.iter().fold(0f32, |most, v| most.max(v.abs()));
         let error = max_difference(&hg[layer], &want);
@@ -202,14 +202,14 @@ fn grad_init(case: &Case) {
         let close = |what: &str, got: f64, want: f64, rtol: f64| {
             assert!((got - want).abs() <= 1e-5 + rtol * want.abs(), "{}: {name}: {what} {got} {want}", case.name);
         };
-        // `loss_before` is the first batch's.
+        // `loss_before` is on the first batch.
         close("loss before", before, number("loss_before"), 1e-4);
         close("loss after", after, number("loss_after_step"), 1e-4);
         close("length", gradient_norm(&gradient, update), number("gradient_norm_constrained"), 1e-4);
         let wants = expected.at("d_loss_after_d_alpha").numbers();
         assert_eq!(wants.len(), slopes.len(), "{}: slopes", case.name);
         for (got, want) in slopes.iter().zip(wants) {
-            // Through the gradient by a central difference, which is good to a thousandth.
+            // Through a central difference of gradients, accurate to a thousandth.
             close("slope", *got, want, 2e-3);
         }
     }
@@ -235,14 +235,14 @@ fn mimetic(case: &Case) {
     case.close("singular_values_1", "values", &singular_values(&target, d, d), &case.array("singular_values_1").values);
 }
 
-/// The variances of a post-norm stack with the weights of a folder of the blocks: of the case's norm and layers.
+/// The variances of a post-norm stack with the weights in a folder of blocks, with the case's norm and layers.
 fn admin(case: &Case) {
     let [want, variances] = ["omega", "branch_variance"].map(|key| case.expected().at(key).numbers());
     let ours = profile(case);
     assert_eq!([want.len(), variances.len()], [2 * case.size("layers"); 2], "{}: branches", case.name);
-    // The sum alone, of the reference's variances.
+    // The sum alone, from the reference's variances.
     case.close("omega", "omega", &admin_omegas(want[0] * want[0], &variances), &want);
-    // And from a forward pass of ours: the variance of the input, and that of each branch.
+    // From our forward pass: the variances of the input and of each branch.
     case.close("omega", "omega of our pass", &admin_omegas(ours[0], &ours[1..]), &want);
     case.close("omega", "variance of our branches", &ours[1..], &variances);
 }
@@ -285,8 +285,8 @@ fn profile(case: &Case) -> Vec<f64> {
     seen.0.into_inner()
 }
 
-/// Residual branches of linear layers with Fixup's scalars: the scale and the bias behind a branch are those of our
-/// residual connection, the biases inside are given to the branch.
+/// Residual branches of linear layers with Fixup's scalars: scale and bias after a branch belong to our residual
+/// connection, the biases inside are added here.
 fn fixup(case: &Case) {
     let device = Device::flex().autodiff();
     let blocks = case.size("blocks_L");
@@ -363,8 +363,8 @@ fn spectral(case: &Case) {
     }
 }
 
-/// Init and learning rates by the spectral condition. Ours are over those of a base model: of a hidden matrix whose
-/// sides are `unit` times as large as the base's.
+/// Init and learning rates under the spectral condition. Our factors are relative to a base model: for a hidden matrix
+/// with both sides `unit` times as large.
 fn spectral_factors(case: &Case, row: Json<'_>, (n_in, n_out): (usize, usize)) {
     let unit = n_in.min(n_out);
     let (fan_in, fan_out) = (n_in as f64, n_out as f64);
@@ -384,7 +384,7 @@ fn spectral_factors(case: &Case, row: Json<'_>, (n_in, n_out): (usize, usize)) {
     close("target_spectral_norm", (fan_out / fan_in).sqrt());
 }
 
-/// A calibrated model: see `tests/calibrate.rs` for whole runs.
+/// Calibration of whole runs is tested in `tests/train/calibrate.rs`.
 #[test]
 fn a_probe_changes_what_follows_and_nothing_else_does() {
     struct Double;
@@ -420,8 +420,8 @@ fn a_probe_changes_what_follows_and_nothing_else_does() {
     assert!(max_difference(&doubled, &twice) < 1e-5);
 }
 
-/// Learning rates and init of every weight, and the residual coefficients, of the authors' package. It has one
-/// weight for query, key and value.
+/// Learning rates and init of each weight, and residual coefficients, from the authors' package. It has one weight for
+/// query, key and value.
 fn u_mup(case: &Case) {
     case.skip("settings/unit_scaling", "words");
     let layers = case.size("layers");
@@ -464,7 +464,7 @@ fn u_mup(case: &Case) {
         for path in &paths {
             let of = |table: &unitgain_model::ParamTable| table.iter().find(|e| e.path == *path).unwrap().clone();
             let entry = of(&adam);
-            // Ours of a linear layer are the other way round, and theirs hold query, key and value.
+            // Our linear weights are transposed, and theirs hold query, key and value.
             let is_linear = path.ends_with("weight");
             let mut shape = entry.shape.clone();
             if is_linear {

@@ -1,4 +1,4 @@
-//! Every init: tables of constants, matrices without a random number, and the statistics of those with.
+//! Inits: tables of constants, deterministic matrices, and statistics of random ones.
 
 use crate::common::golden::{Case, Json, walk};
 use burn::tensor::ops::ConvOptions;
@@ -63,7 +63,7 @@ fn size(value: Json<'_>, key: &str) -> usize {
     value.at(key).size()
 }
 
-/// Equal to `digits`, relative to the expected number.
+/// Compares with a tolerance relative to the expected number.
 fn close(case: &Case, what: &str, got: f64, want: f64, rtol: f64) {
     assert!((got - want).abs() <= rtol * want.abs(), "{}: {what} is {got}, not {want}", case.name);
 }
@@ -74,7 +74,7 @@ fn scalars(case: &Case, expected: Json<'_>) {
         let got = bias::focal_prior(p.parse().unwrap());
         assert!((got - want.f64()).abs() < 1e-9, "{}: the focal bias of {p} is {got}, not {want}", case.name);
     }
-    // Of so many tokens that the added one does not count.
+    // With so many tokens that the smoothing does not matter.
     let wants = expected.at("log_prior_bias").numbers();
     let counts: Vec<u64> = wants.iter().map(|want| (want.exp() * 1e9).round() as u64).collect();
     for (got, want) in bias::log_prior(&counts).iter().zip(&wants) {
@@ -106,7 +106,7 @@ fn scalars(case: &Case, expected: Json<'_>) {
         panic!("not uniform")
     };
     close("siren", bound, number(siren, "hidden"));
-    // The first layer's is 1 / n: that of an omega of sqrt(6 n).
+    // The first layer's bound is 1 / n, as for an omega of sqrt(6 n).
     let first = Scheme::Siren { omega: (6.0 * n).sqrt(), embedding_std: 0.02 };
     let Draw::Entries(Distribution::Uniform { bound }) = first.draw(&self::spec(Role::MlpIn, n, n)) else {
         panic!("not uniform")
@@ -140,7 +140,7 @@ fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
     Tensor::from_data(TensorData::new(values, shape), &Device::flex())
 }
 
-/// The reference's weight makes the layer that its `y` says, and ours is an isometry as it is.
+/// The reference's weight gives the layer's `y`, and ours is an isometry.
 fn delta_orthogonal(case: &Case) {
     let (outputs, inputs, k) = (case.size("out"), case.size("in"), case.size("kernel"));
     let (dims, gain) = (case.size("dims"), case.number("gain"));
@@ -150,7 +150,7 @@ fn delta_orthogonal(case: &Case) {
     let positions: usize = x.shape[2..].iter().product();
     let batch = x.shape[0];
     let convolve = |weight: Vec<f32>| -> Vec<f32> {
-        // A convolution along one axis is one along two with a kernel of one row.
+        // A 1D convolution is a 2D one with a kernel of one row.
         let (rows, columns) = if dims == 1 { (1, x.shape[2]) } else { (x.shape[2], x.shape[3]) };
         let (kernel_rows, padding) = if dims == 1 { (1, [0, k / 2]) } else { (k, [k / 2, k / 2]) };
         let x = tensor(x.f32(), [batch, inputs, rows, columns]);
@@ -178,7 +178,7 @@ fn delta_orthogonal(case: &Case) {
     }
 }
 
-/// Constants by depth and width, as our schemes, placements and scales have them.
+/// Constants by depth and width, from our schemes, placements and scales.
 fn depth_width(case: &Case, row: Json<'_>) {
     let (layers, d, ff) = (size(row, "N"), number(row, "d"), number(row, "ff"));
     let close = |what: &str, got: f64, want: f64| close(case, what, got, want, 1e-9);
@@ -226,7 +226,7 @@ fn depth_width(case: &Case, row: Json<'_>) {
     }
     close("1 / sqrt(2L)", gpt2_factor(layers), number(row, "residual_1_over_sqrt_2N"));
 
-    // Over a base model of one block.
+    // Relative to a base model of one block.
     let (base_width, base_depth, base_head_dim) = (d as usize, 1, None);
     let depth_mup = Parametrization::DepthMup { base_width, base_depth, base_head_dim, output_multiplier: 1.0 };
     let complete_p =
@@ -246,7 +246,7 @@ fn depth_width(case: &Case, row: Json<'_>) {
     assert!(ScaleConfig::all().contains(&ScaleConfig::SkipInit { init: options[0] }), "{}: SkipInit", case.name);
     close("SkipInit", depth_mup.branch(0, layers).gain, options[1]);
 
-    // Rows of embeddings: the length of one, its entries' size, and that of the original Transformer.
+    // Embeddings: norm of a row, size of its entries, and both in the original Transformer.
     let embedding = row.at("embedding");
     close("row", std(Scheme::Normal { std: 0.02 }, Role::Embedding) * d.sqrt(), number(embedding, "std_0.02_norm"));
     let learned = EmbeddingScale::Learned { init: None };
@@ -260,7 +260,7 @@ fn depth_width(case: &Case, row: Json<'_>) {
     close("1 / sqrt(d)", before, number(embedding, "std_1_over_sqrt_d"));
 }
 
-/// What GPT-2's scheme multiplies the weights that write the stream by.
+/// GPT-2's factor on the weights that write to the stream.
 fn gpt2_factor(layers: usize) -> f64 {
     let of = |role| {
         let spec = Spec { role, fan_in: 8.0, fan_out: 8.0, layers, layer: Some(0), width: 8.0 };
@@ -269,7 +269,7 @@ fn gpt2_factor(layers: usize) -> f64 {
     of(Role::MlpOut) / of(Role::MlpIn)
 }
 
-/// Fixup's factor, and the constants of an encoder with a decoder.
+/// Fixup's factor, and constants of an encoder-decoder.
 fn constants(case: &Case, expected: Json<'_>) {
     let close = |what: &str, got: f64, want: f64| close(case, what, got, want, 1e-9);
     for row in expected.at("fixup").list() {
@@ -339,7 +339,7 @@ fn fans(row: Json<'_>) {
     };
     assert_eq!(shape[..2], stored, "{row}");
     assert_eq!(shape[2..].iter().product::<usize>(), taps, "{row}");
-    // A linear layer has the numbers of PyTorch alone.
+    // A linear layer has PyTorch's numbers only.
     let connections = ["connections_in", "connections_out"].map(|key| row.at(key).given().map(Json::size));
     if let [Some(fan_in), Some(fan_out)] = connections {
         assert_eq!(fans, Fans { fan_in, fan_out }, "{row}");
@@ -362,7 +362,7 @@ fn orthogonal(case: &Case, expected: Json<'_>) {
 
 fn quadrature(case: &Case, gains: Json<'_>) {
     case.says("x", &["N(0,1)"]);
-    // Of the digits that are given, three fewer; a mean of 0 has none.
+    // Three digits fewer than given; a mean of 0 has no digits.
     let bound = 10f64.powi(3 - case.size("digits") as i32);
     for (name, want) in gains.table() {
         let function = function(name).unwrap_or_else(|| panic!("{}: no test of the function {name}", case.name));
@@ -377,7 +377,7 @@ fn quadrature(case: &Case, gains: Json<'_>) {
         close("E f'^2", function.second_moment_of_slope(), number(want, "E_df2"));
         close("1 / sqrt(E f^2)", moments.second.powf(-0.5), number(want, "lambda"));
         close("1 / std f", moments.variance().powf(-0.5), number(want, "nfnet_gamma_1_over_std"));
-        // Of four million numbers, and of as many as timm took.
+        // From four million samples, as in the reference and in timm.
         if let Some(sampled) = want.at("monte_carlo_E_f2_4e6").given() {
             near("E f^2 of samples", moments.second, sampled.f64(), 1e-2);
         }
@@ -430,7 +430,7 @@ fn function(name: &str) -> Option<Function> {
     })
 }
 
-/// The table, and the measured standard deviation and bound of each form.
+/// The table of schemes, and the measured standard deviation and bound of each form.
 fn schemes(case: &Case, row: Json<'_>) {
     let (fan_in, fan_out) = (number(row, "fan_in"), number(row, "fan_out"));
     let gain = Gain::from(number(row, "gain_for_lecun_and_xavier"));
@@ -451,7 +451,7 @@ fn schemes(case: &Case, row: Json<'_>) {
             let values = scheme.draw(&spec).matrix(5, key, fan_in as usize, fan_out as usize, 1);
             let n = values.len() as f64;
             let measured = (values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / n).sqrt();
-            // Five standard errors of the normal distribution's, whose tails are the heaviest of the three.
+            // Five standard errors for the normal distribution, which has the heaviest tails of the three.
             assert!((measured / std - 1.0).abs() < 5.0 / (2.0 * n).sqrt(), "{key} {form:?}: {measured} for {std}");
             let largest = values.iter().fold(0f64, |most, v| most.max(f64::from(v.abs())));
             match scheme.draw(&spec) {
@@ -469,7 +469,7 @@ fn schemes(case: &Case, row: Json<'_>) {
     }
 }
 
-/// One draw of PyTorch's, of `[fan_in]x[fan_out]` numbers, by the sizes that our schemes have.
+/// One draw by PyTorch of `[fan_in]x[fan_out]` numbers, against our schemes' sizes.
 fn measured(case: &Case, measured: Json<'_>) {
     let kaiming = |fan| Scheme::Kaiming { slope: 0.0, gain: None, fan, form: Form::Normal, embedding_std: 0.02 };
     for (sizes, want) in measured.table() {
@@ -486,7 +486,7 @@ fn measured(case: &Case, measured: Json<'_>) {
                 "kaiming_uniform_a5_max" => bound(Scheme::TorchLinear { embedding_std: 1.0 }),
                 other => panic!("{}: unknown draw {other}", case.name),
             };
-            // Five standard errors; the largest of so many is at the bound but for less.
+            // Five standard errors; the maximum of this many numbers is slightly below the bound.
             close(case, key, got, want.f64(), 5.0 / (2.0 * sizes[0] * sizes[1]).sqrt());
         }
     }
@@ -497,7 +497,7 @@ fn sparse(row: Json<'_>) {
     let rounded_up = |n: usize| (sparsity * n as f64 - 1e-9).ceil() as usize;
     let zeros = |of: usize, units: usize, each: usize| {
         assert_eq!(each, rounded_up(of), "{row}");
-        // As many zeros as the reference counts, which rounds them up; we round the others up.
+        // The reference rounds the number of zeros up; we round the number of the others up.
         let nonzero = (of - each) as f64 / of as f64;
         let draw = |nonzero| Distribution::Sparse { nonzero, std: 1.0 }.draw(1, "sparse", of, units);
         if nonzero > 0.0 {
@@ -515,7 +515,7 @@ fn sparse(row: Json<'_>) {
         }
     };
     zeros(inputs, outputs, size(row, "zeros_per_output_row_if_done_per_output"));
-    // PyTorch's are zeros of each input.
+    // PyTorch's zeros are per input.
     let of_column = size(row, "torch_zeros_per_column");
     zeros(outputs, inputs, of_column);
     assert_eq!(size(row, "total_zeros_torch"), of_column * inputs, "{row}");
@@ -561,14 +561,14 @@ fn truncated(case: &Case, expected: Json<'_>) {
             assert!(values.iter().all(|v| v.abs() <= 2.0 * high as f32));
         }
     }
-    // PyTorch's bounds are absolute: by default they are at a hundred sigmas.
+    // PyTorch's bounds are absolute: the default ones are a hundred sigmas away.
     for (cut, key) in [(2.0, "bounds_2sigma"), (100.0, "default_bounds")] {
         let torch = number(expected, &format!("torch_trunc_normal_std_0_02_{key}"));
         assert!((0.02 * truncated_std(cut) / torch - 1.0).abs() < 2e-3, "{}: {key}", case.name);
     }
 }
 
-/// Kaiming keeps E[y^2] over 50 ReLU layers, Xavier halves it in each.
+/// Over 50 ReLU layers Kaiming keeps E[y^2]; Xavier halves it in each.
 #[test]
 fn kaiming_keeps_and_xavier_halves_the_second_moment() {
     let (n, rows, layers) = (256, 128, 50);
@@ -584,13 +584,13 @@ fn kaiming_keeps_and_xavier_halves_the_second_moment() {
         }
         f64::from(x.square().mean().into_scalar::<f32>()).log2() / f64::from(layers)
     };
-    // In octaves a layer; E[x^2] is 1 at first, and half of it is behind the first ReLU either way.
+    // In octaves per layer. E[x^2] starts at 1, and the first ReLU halves it either way.
     assert!(growth(Scheme::kaiming()).abs() < 0.05, "{}", growth(Scheme::kaiming()));
     assert!((growth(Scheme::xavier()) + 1.0).abs() < 0.05, "{}", growth(Scheme::xavier()));
 }
 
-/// A gain by quadrature makes E[y^2] = 1 a fixed point, an unstable one; sqrt(2) loses 15 % (GELU) and 29 % (SiLU) in
-/// one layer.
+/// A gain by quadrature makes E[y^2] = 1 an (unstable) fixed point; sqrt(2) loses 15 % (GELU) and 29 % (SiLU) per
+/// layer.
 #[test]
 fn gains_of_gelu_and_silu_hold_the_second_moment() {
     for (function, with_root_two) in [(Function::Gelu {}, 0.850), (Function::Silu {}, 0.712)] {

@@ -1,4 +1,4 @@
-//! How weights are drawn.
+//! Tests of init.
 
 pub(crate) mod extras;
 pub(crate) mod golden;

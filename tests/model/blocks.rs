@@ -1,4 +1,4 @@
-//! Whole stacks of each placement, forward and every gradient, against float64.
+//! Stacks of each placement against float64, forward and all gradients.
 
 use crate::common::golden::{Array, Case, Json, Names, connection, decoder, walk};
 use crate::common::{parameter_gradients, test_device};
@@ -53,8 +53,8 @@ impl From<Placement> for Joined {
     }
 }
 
-/// Every setting that multiplies the branches of a pre-norm stack by this: a plain constant, GPT-2's rule where it
-/// comes to that, and the two parametrizations that count depth, with a constant for what is left.
+/// All settings that multiply the branches of a pre-norm stack by `multiplier`: a constant, GPT-2's rule where it gives
+/// this value, and the two depth parametrizations, with a constant for the rest.
 fn multiplied(multiplier: f64, layers: usize, width: usize) -> Vec<Joined> {
     let plain: Joined = Placement::PreNorm {}.into();
     let constant = |value: f64| if value == 1.0 { ScaleConfig::One {} } else { ScaleConfig::Constant { value } };
@@ -81,15 +81,15 @@ pub(crate) struct Built {
     model: Transformer,
     table: ParamTable,
     names: Names,
-    /// Blocks before those of the case.
+    /// Number of blocks before the case's.
     before: usize,
 }
 
-/// The model of a case with its weights, and what it was built of.
+/// Builds the model of a case with its weights.
 fn built(case: &Case, joined: Joined) -> Built {
     let Joined { placement, mlp_placement, scale, parametrization } = joined;
     let n = |key| case.size(key);
-    // A case may be the l-th block of a deeper stack: the blocks before it then write nothing.
+    // A case may be the l-th block of a deeper stack, whose earlier blocks then write nothing.
     let before = match case.setting("l").given() {
         Some(numbers) => {
             let numbers = numbers.sizes();
@@ -114,7 +114,7 @@ fn built(case: &Case, joined: Joined) -> Built {
         mlp_placement,
         scale,
         parametrization,
-        // The cases have NormFormer without it.
+        // NormFormer has no head scale in the cases.
         head_scale: Some(false),
         final_norm: case.setting("final_norm").given().map(Json::flag),
         ..decoder(case)
@@ -135,7 +135,7 @@ fn built(case: &Case, joined: Joined) -> Built {
         .collect();
     let uses: Vec<&str> = case.part("uses").list().into_iter().map(Json::text).collect();
     let mut given = names.ours(case, &uses, "");
-    // The cases have one omega a connection, ours is one a channel.
+    // The cases have one omega per connection, we have one per channel.
     for (_, (shape, values)) in given.iter_mut().filter(|(path, _)| path.ends_with(".omega")) {
         (*shape, *values) = (vec![n("d")], vec![values[0]; n("d")]);
     }
@@ -146,7 +146,7 @@ fn built(case: &Case, joined: Joined) -> Built {
     Built { model: assign(model, &values).unwrap(), table, names, before }
 }
 
-/// The stream of a case `x`, `[batch, time, width]`.
+/// The stream `x` of a case, `[batch, time, width]`.
 fn input(case: &Case, name: &str) -> Tensor<3> {
     let array = case.array(name);
     let shape = [case.size("B"), case.size("T"), case.size("d")];
@@ -192,7 +192,7 @@ fn stack(case: &Case, joined: Joined) {
     }
 }
 
-/// The stream behind every block, and what each branch writes.
+/// Records the stream after each block, and the branch outputs.
 #[derive(Default)]
 struct Writes {
     streams: RefCell<Vec<Tensor<2>>>,
@@ -215,8 +215,8 @@ impl Probe for Writes {
     }
 }
 
-/// rms of the stream behind each write of the case. Between the two branches of a block no probe sees it: that is what
-/// the block's residual connection makes of the stream and of what attention wrote.
+/// rms of the stream after each branch. The stream between the two branches of a block is not probed; it is computed
+/// from the stream before, the attention output, and the residual connection.
 fn rms_of_writes(case: &Case, joined: Joined, (model, before): (&Transformer, usize), seen: &Writes) -> Vec<f64> {
     let (streams, branches) = (seen.streams.borrow(), seen.branches.borrow());
     let rms = |x: &Tensor<2>| f64::from(x.clone().square().mean().sqrt().into_scalar::<f32>());

@@ -1,4 +1,4 @@
-//! The table of settings that exclude each other: in the code, in the docs, and in action.
+//! The table of incompatible settings: in code, docs and practice.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -110,22 +110,22 @@ fn combinations_are_refused_or_warned_of() {
             ..tiny()
         },
     ];
-    // The fraction is of the whole model, also in a range of blocks.
+    // The fraction refers to the whole model, also in a range of blocks.
     let mix = ModelConfig { block: vec![last_block(Placement::MixNorm { fraction: 0.5 })], ..tiny() };
     assert_eq!(mix.plan(16).unwrap().warnings().len(), 1);
-    // With the MLP alone nothing normalizes queries and keys.
+    // With an MLP placement only, queries and keys are not normalized.
     let mlp = ModelConfig { mlp_placement: Some(Placement::HybridNorm {}), qk_norm: NormConfig::rms_norm(), ..tiny() };
     assert!(mlp.plan(16).unwrap().warnings().is_empty());
-    // The base model is what a sweep over widths begins with.
+    // A base model is legitimate: sweeps over the width begin with it.
     assert!(ModelConfig { parametrization: mup(16), ..tiny() }.plan(16).unwrap().warnings().is_empty());
-    // Norms that are not built do not count.
+    // Unused norms do not matter.
     let free = ModelConfig {
         placement: Placement::None {},
         norm: NormConfig::InstanceNorm { eps: 1e-5, affine: true },
         ..tiny()
     };
     assert!(free.plan(16).unwrap().warnings().is_empty() && free.plan(16).unwrap().norms().count() == 0);
-    // Whatever makes the writers 0, what is 0 has no direction; where it is a gain that is 0 nothing is lost.
+    // A zero branch output has no direction, whatever makes it zero; with a zero gain nothing is lost.
     for (name, placement) in [("zero", Placement::PreNorm {}), ("fixup", Placement::None {})] {
         let of = |weight_norm| ModelConfig { init: init(name), placement, weight_norm, ..tiny() }.plan(16);
         let problem = of(WeightNormConfig::weight_norm()).unwrap_err().to_string();
@@ -154,7 +154,7 @@ fn combinations_are_refused_or_warned_of() {
     assert!(tiny().plan(16).unwrap().warnings().is_empty() && deep().plan(16).unwrap().warnings().is_empty());
 }
 
-/// `UNITGAIN_WRITE_DOCS=1 cargo test --release` writes the page anew.
+/// `UNITGAIN_WRITE_DOCS=1 cargo test --release` rewrites the page.
 #[test]
 fn the_docs_print_the_table() {
     let mut table = String::from("| settings | what happens | why | instead |\n|---|---|---|---|\n");

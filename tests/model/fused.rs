@@ -1,4 +1,4 @@
-//! Every fused operation against its composed twin: the result and every gradient.
+//! Fused operations against the composed ones: results and all gradients.
 
 use crate::common::{draw, host, max_difference, parameter_gradients, shaken, test_device};
 use burn::module::Module;
@@ -11,13 +11,13 @@ use unitgain_model::{
 use unitgain_norms::NormSite;
 use unitgain_train::{Batch, ClipConfig, DataConfig, Gradients, OptimizerConfig, Trainer, read_rows};
 
-/// Largest difference of two lists, in units of the largest value (of at least 1).
+/// Maximum difference relative to the largest value (at least 1).
 fn relative(a: &[f32], b: &[f32]) -> f32 {
     let size = b.iter().fold(1f32, |size, v| size.max(v.abs()));
     max_difference(a, b) / size
 }
 
-/// Fused and composed must agree on the result, on the gradient of the input and on those of the parameters.
+/// Fused and composed operations must agree on the result and on the gradients of input and parameters.
 fn agree<M: Module, const D: usize>(
     what: &str,
     module: &M,
@@ -58,7 +58,7 @@ fn norms_agree_with_the_composed_ones_for_every_shape_and_layout() {
             let forward = |norm: &unitgain_norms::Norm, x: Tensor<2>| norm.forward(x);
             let x = draw("twins/x", rows, width, &device) * 2.0 + 0.5;
             agree(&format!("{config:?} {rows}x{width}"), &norm, &x, forward, 2e-6);
-            // A transposed input, and a gradient that is expanded from one number.
+            // A transposed input, and a gradient broadcast from one number.
             let turned = |norm: &unitgain_norms::Norm, x: Tensor<2>| norm.forward(x.transpose());
             let x = draw("twins/turned", width, rows, &device);
             agree(&format!("{config:?} {width}x{rows} transposed"), &norm, &x, turned, 2e-6);
@@ -98,7 +98,7 @@ fn tokens(batch: usize, time: usize, vocabulary: usize, device: &Device) -> Tens
     Tensor::from_data(TensorData::new(values, [batch, time]), device)
 }
 
-/// Loss and every gradient of a model.
+/// Loss and all gradients of a model.
 fn gradients(model: &Transformer, batch: usize, time: usize, device: &Device) -> (f32, Vec<Vec<f32>>) {
     let x = tokens(batch, time, 11, device);
     let loss = cross_entropy(model.forward(x.clone()), x, None);
@@ -107,7 +107,7 @@ fn gradients(model: &Transformer, batch: usize, time: usize, device: &Device) ->
     (loss.into_scalar::<f32>(), gradients.collect())
 }
 
-/// Attention, linear layers, activations and the loss, inside of models of every shape.
+/// Attention, linear layers, activations and loss, within models of many shapes.
 #[test]
 fn models_agree_with_the_composed_ones_for_every_shape() {
     let device = Device::flex().autodiff();

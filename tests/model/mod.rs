@@ -1,4 +1,4 @@
-//! The Transformer, its settings and its operations.
+//! Tests of the Transformer, its settings and its operations.
 
 pub(crate) mod blocks;
 pub(crate) mod combinations;

@@ -1,5 +1,5 @@
-//! Residual connections: each placement against its own equation and finite differences, and every
-//! combination of the axes for three steps.
+//! Residual connections: each placement against its equation and finite differences, and three steps with every
+//! combination of the axes.
 
 use crate::common::{draw, host, max_difference, shaken, values};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -37,19 +37,19 @@ fn with_a_branch_of_zero_each_placement_does_what_its_equation_says() {
             Placement::PreNorm {} | Placement::ScaledPreNorm {} | Placement::SubNorm {} | Placement::None {} => {
                 x.clone()
             }
-            // Of an MLP.
+            // For an MLP branch.
             Placement::Normformer {} | Placement::Parallel {} | Placement::ParallelShared {} => x.clone(),
             Placement::PostNorm {} => residual.norms()[0].forward(x.clone()),
             Placement::DeepNorm {} => residual.norms()[0].forward(x.clone() * 6f64.powf(0.25)),
             Placement::MixNorm { .. } => x.clone(),
             Placement::HybridNorm {} | Placement::HybridNormStar {} => residual.norms()[0].forward(x.clone()),
             Placement::ResDual {} => residual.norms()[0].forward(x.clone()),
-            // The omega of this one is 1 and a bit.
+            // Here omega is slightly above 1.
             Placement::Admin { .. } => residual.norms()[0].forward(x.clone() * omega(&residual)),
-            // What a norm makes of 0 is its bias.
+            // A norm maps 0 to its bias.
             Placement::Sandwich {} | Placement::PeriNorm {} => x.clone() + residual.norms()[1].forward(x.clone() * 0.0),
             Placement::OutputNorm {} => x.clone() + residual.norms()[0].forward(x.clone() * 0.0),
-            // A new placement is in the other tests, and belongs here too.
+            // A new placement is covered by the other tests, and should be added here.
             #[allow(unreachable_patterns)]
             _ => continue,
         };
@@ -72,7 +72,7 @@ fn scales_multiply_the_branch_alone() {
         (ScaleConfig::ReZero { shared: false }, 0.0),
         (ScaleConfig::Constant { value: 3.0 }, 1.5),
         (ScaleConfig::SkipInit { init: 0.25 }, 0.125),
-        // Of the second branch: 0.2 f(x / sqrt(1.04)), and f is linear.
+        // For the second branch: 0.2 f(x / sqrt(1.04)), with linear f.
         (ScaleConfig::Nfnet { alpha: 0.2 }, 0.1 / 1.04f64.sqrt()),
         (ScaleConfig::Fixup {}, 0.5),
     ] {
@@ -83,13 +83,13 @@ fn scales_multiply_the_branch_alone() {
     }
 }
 
-/// A branch that is not linear, of its own for each index.
+/// A nonlinear branch, different for each index.
 fn branch(index: usize, device: &Device) -> impl Fn(Tensor<2>) -> Tensor<2> + use<> {
     let w = draw(&format!("branch/{index}"), 16, 16, device) * 0.25;
     move |x: Tensor<2>| x.matmul(w.clone()).tanh()
 }
 
-/// A block of two branches, its second stream added at the end.
+/// A block of two branches; its second stream is added at the end.
 fn block(placement: Placement, scale: ScaleConfig, device: &Device) -> impl Fn(Tensor<2>) -> Tensor<2> + use<> {
     let of = |branch| {
         let site = Site { layer: 1, layers: 3, width: 16, base_width: 16, joint: Joint::of(1.0), branch };
@@ -121,7 +121,7 @@ fn gradients_of_every_placement_and_scale_are_those_of_finite_differences() {
             let gradient = host(x.grad(&loss(x.clone()).backward()).unwrap());
             assert!(gradient.iter().any(|g| g.abs() > 1e-2), "{placement:?} {scale:?}: nothing depends on the input");
             let exact: f64 = gradient.iter().zip(host(direction.clone())).map(|(g, d)| f64::from(g * d)).sum();
-            // Errors of the two steps: of the curvature, and of f32's digits.
+            // Truncation error (curvature) and rounding error of the step sizes.
             let measured = |step: f64| {
                 let at =
                     |sign: f64| f64::from(loss(x.clone() + direction.clone() * (sign * step)).into_scalar::<f32>());
@@ -133,7 +133,7 @@ fn gradients_of_every_placement_and_scale_are_those_of_finite_differences() {
     }
 }
 
-/// Three steps of a tiny model; the parameters that never had a gradient.
+/// The parameters without a gradient in three steps of a tiny model.
 fn without_gradient(model: &ModelConfig) -> Vec<String> {
     let device = Device::flex();
     let task = DataConfig::Markov { vocab_size: 8, order: 1, branching: 2, seed: 0 }.load(8).unwrap();
@@ -181,7 +181,7 @@ fn every_norm_placement_and_scale_trains_and_leaves_no_parameter_without_a_gradi
     println!("{refused} combinations are refused");
 }
 
-/// Settings beside the three axes of the grid.
+/// Settings besides the three axes of the grid.
 #[test]
 fn every_other_setting_trains_and_leaves_no_parameter_without_a_gradient() {
     let base = ModelConfig {
@@ -243,7 +243,7 @@ fn every_other_setting_trains_and_leaves_no_parameter_without_a_gradient() {
     println!("{trained} models trained, {refused} refused");
 }
 
-/// Of every accepted combination of what is drawn, normalized and starts at 0: after three steps every parameter has had a
+/// Every accepted combination of init, weight norm, placement and scale: after three steps each parameter has had a
 /// gradient.
 #[test]
 fn no_accepted_combination_of_init_weight_norm_placement_and_scale_is_dead() {
@@ -292,12 +292,12 @@ fn no_accepted_combination_of_init_weight_norm_placement_and_scale_is_dead() {
     let some: Vec<_> = dead.iter().take(20).collect();
     assert!(dead.is_empty(), "{} of {} are dead: {some:#?}", dead.len(), accepted.len());
     assert!(accepted.len() > 2000 && refused > 2000);
-    // The walk sees a branch that is dead: its gradient is below what f32 holds.
+    // A dead branch must be detected: its gradient underflows in f32.
     let still = ModelConfig { scale: ScaleConfig::Constant { value: 1e-30 }, ..accepted[0].clone() };
     assert!(self::dead(&still).is_some_and(|said| said.contains("blocks.1.mlp.down.weight")));
 }
 
-/// What of a model has no gradient in four steps, the last of which sees three updates; None where all has.
+/// The parameters without a gradient in four steps (the last follows three updates); None if there are none.
 fn dead(model: &ModelConfig) -> Option<String> {
     let task = DataConfig::Markov { vocab_size: 4, order: 1, branching: 2, seed: 0 }.load(4).unwrap();
     let clip = ClipConfig::default();
@@ -323,7 +323,7 @@ fn with_zero_writers_a_block_is_what_its_placement_makes_of_nothing() {
     let device = Device::flex();
     let x = draw("nothing", 8, 16, &device);
     let standardized = WeightNormConfig::ScaledWeightStandardization { flavour: Flavour::Timm, eps: None };
-    // Zeros that a scheme draws are kept where a weight's size is divided out.
+    // Inits that draw zeros, which a weight norm keeps.
     let kinds = [
         (WeightNormConfig::None {}, true, None),
         (standardized, true, None),
@@ -369,6 +369,6 @@ fn with_zero_writers_a_block_is_what_its_placement_makes_of_nothing() {
             assert!(difference < 1e-6, "{placement:?} {weight_norm:?} {init:?}: {difference}");
         }
     }
-    // All placements twice, fixup without norms alone.
+    // All placements twice, and Fixup without norms.
     assert!(compared > 2 * 17 + 2 * 10, "{compared}");
 }

@@ -1,4 +1,4 @@
-//! bf16 branches: the model of f32 but for rounding, with f32 weights.
+//! Models with bf16 branches against f32.
 
 use crate::common::{generator, host};
 use crate::model::whole::{tiny, tokens, varied};
@@ -10,20 +10,20 @@ fn rms(x: &[f32]) -> f32 {
     (x.iter().map(|x| x * x).sum::<f32>() / x.len() as f32).sqrt()
 }
 
-/// rms of the difference as a part of the rms.
+/// rms of the difference relative to the rms.
 fn error(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len());
     let difference: Vec<f32> = got.iter().zip(want).map(|(a, b)| a - b).collect();
     rms(&difference) / rms(want)
 }
 
-/// bf16 has 8 digits of 2: a relative error of up to 2^-9 each time that a number is rounded.
+/// bf16 has 8 binary digits: a relative error of up to 2^-9 per rounding.
 const ROUNDING: std::ops::Range<f32> = 1e-5..5e-2;
 
 #[test]
 fn bf16_is_f32_but_for_its_rounding() {
     let device = Device::flex().autodiff();
-    // The two ways of u-muP's head are sqrt(vocabulary) / width apart.
+    // The two forms of u-muP's head differ by sqrt(vocabulary) / width.
     let unit = ModelConfig {
         d_model: 512,
         n_layers: 1,

@@ -1,5 +1,4 @@
-//! The output multiplier, the bias of the head, an attention scale of each head, and gains of activations, as settings of a
-//! model.
+//! Output multiplier, bias of the head, per-head attention scale, and gains of activations.
 
 use crate::common::{host, max_difference, parameter_gradients, values};
 use crate::train::run::resumed_equals_unbroken;
@@ -78,7 +77,7 @@ fn tiny() -> ModelConfig {
     }
 }
 
-/// Every parametrization that has an output multiplier, with base width 8 and one block.
+/// All parametrizations with an output multiplier, with base width 8 and one block.
 fn with_multiplier(output_multiplier: f64) -> [Parametrization; 6] {
     let (base_width, base_depth, base_head_dim) = (8, 1, None);
     let mup = |form| Parametrization::Mup { base_width, base_head_dim, output_multiplier, form };
@@ -158,8 +157,8 @@ fn logits_are_the_multiplied_head_and_its_bias() {
     }
 }
 
-/// The rows of microsoft/mup 1.0.0 for `MuReadout.bias`, which has no side that grows: learning rate and decay x 1 under Adam
-/// and SGD, and after `set_base_shapes` the size that it has in the base model.
+/// The rows of microsoft/mup 1.0.0 for `MuReadout.bias`, which has no width dimension: factor 1 on learning rate and
+/// decay under Adam and SGD and, after `set_base_shapes`, the base model's size.
 #[test]
 fn the_bias_of_the_head_has_the_factors_of_no_width() {
     let at = |d_model: usize, parametrization, more: fn(ModelConfig) -> ModelConfig| {
@@ -182,7 +181,7 @@ fn the_bias_of_the_head_has_the_factors_of_no_width() {
         let zeros = at(64, parametrization, |c| ModelConfig { zero_readout: true, ..c }).0;
         assert!(zeros.iter().all(|b| *b == 0.0), "{parametrization:?}: the first logits are 0");
     }
-    // A bias in a block grows with the width.
+    // A bias inside a block grows with the width.
     let hidden = ModelConfig { parametrization: Parametrization::mup(8), bias: true, d_model: 64, ..tiny() };
     let table = hidden.build(1, &Device::flex()).unwrap().1.for_updates(|_| Update::Proportional);
     assert_eq!(table.iter().find(|e| e.path == "blocks.0.mlp.up.bias").unwrap().factors.lr, 8.0);
@@ -218,7 +217,7 @@ fn losses(model: &ModelConfig, optimizer: OptimizerConfig) -> Vec<f32> {
     read_rows(&rows).iter().map(|row| row.loss).collect()
 }
 
-/// At four times the base width every factor is a power of two, so to the last bit.
+/// At four times the base width all factors are powers of two, so equality is exact.
 #[test]
 fn the_tables_of_mup_train_alike_with_an_output_multiplier_and_a_bias() {
     let optimizers = [
@@ -264,7 +263,7 @@ fn what_has_no_output_multiplier_says_why() {
     assert_eq!(mup.output_multiplier(), 4.0);
 }
 
-/// One factor for all heads is each head's, as long as none has learned.
+/// Until training, per-head scales equal the shared one.
 #[test]
 fn an_attention_scale_of_each_head_starts_as_that_of_the_block() {
     let with = |per_head| {
@@ -282,13 +281,13 @@ fn an_attention_scale_of_each_head_starts_as_that_of_the_block() {
     assert_eq!(entry(&one.1).shape, [1]);
     let own = entry(&each.1);
     assert_eq!((own.shape.as_slice(), own.role()), ([4].as_slice(), Role::HeadScale));
-    // With as many heads at every width it does not grow; with a constant head size it grows as the number of heads.
+    // A constant number of heads does not grow with the width; with a constant head size it does.
     assert_eq!(own.factors.lr, 1.0);
     let parametrization =
         Parametrization::Mup { base_width: 8, base_head_dim: Some(8.0), output_multiplier: 1.0, form: Form::Table8 };
     let (_, table) = ModelConfig { parametrization, ..with(true) }.build(1, &Device::flex()).unwrap();
     assert_eq!(entry(&table.for_updates(|_| Update::Proportional)).factors.lr, 4.0);
-    // Composed as fused, and each head goes its own way.
+    // Composed operations agree with fused ones, and the heads diverge.
     let sgd = OptimizerConfig::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
     let fused = losses(&with(true), sgd);
     let composed = unitgain_kernels::composed(|| losses(&with(true), sgd));
@@ -296,7 +295,7 @@ fn an_attention_scale_of_each_head_starts_as_that_of_the_block() {
     assert_ne!(fused, losses(&with(false), sgd));
 }
 
-/// Training moves every new weight, a checkpoint has it, and a run that is broken off goes on to the same numbers.
+/// The new weights are trained and saved, and an interrupted run resumes to the same numbers.
 #[test]
 fn the_new_weights_train_and_resume() {
     for tied in [true, false] {
@@ -321,7 +320,7 @@ fn the_new_weights_train_and_resume() {
     }
 }
 
-/// The other way round: values of a normal draw, and the closed forms of what has one.
+/// The inverse direction: moments under a normal distribution, and closed forms where they exist.
 #[test]
 fn gains_are_their_closed_forms() {
     let erf = unitgain_init::gain::erf;
@@ -353,14 +352,14 @@ fn gains_are_their_closed_forms() {
         Function::Hardswish {}.second_moment_of_slope(),
         (4.0 * second + 9.0 * p) / 36.0 + 1.0 - cdf(3.0),
     );
-    // A steep tanh is a step: E f^2 = 1 - 2 phi(0) / alpha, E f'^2 = 4/3 alpha phi(0), but for terms of 1 / alpha^2 more.
+    // A steep tanh is a step: E f^2 = 1 - 2 phi(0) / alpha, E f'^2 = 4/3 alpha phi(0), up to 1 / alpha^2.
     let step = Function::Dyt { alpha: 1e5 };
     assert!((step.moments().second - (1.0 - 2.0 * density(0.0) / 1e5)).abs() < 1e-13);
     assert!((step.second_moment_of_slope() / (4.0 / 3.0 * 1e5 * density(0.0)) - 1.0).abs() < 1e-9);
     assert_eq!(Function::Dyt { alpha: 1.0 }.at(0.7), Function::Tanh {}.at(0.7));
 }
 
-/// Away from kinks f'(z) is the limit of (f(z + h) - f(z - h)) / 2h.
+/// Away from kinks, f'(z) is the limit of (f(z + h) - f(z - h)) / 2h.
 #[test]
 fn slopes_are_those_of_the_functions() {
     let more = [Function::LeakyRelu { slope: -0.4 }, Function::Elu { alpha: 2.5 }, Function::Dyt { alpha: 3.0 }];

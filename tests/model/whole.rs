@@ -1,4 +1,4 @@
-//! The model: what it computes, what it refuses, and how it is drawn.
+//! The whole model: forward pass, refused settings, init.
 
 use crate::common::{count_parameters, generator, max_difference, values};
 use burn::module::Module;
@@ -23,7 +23,7 @@ fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
     x.into_data().iter::<f32>().collect()
 }
 
-/// Models that between them use every option.
+/// Models that together use all options.
 pub(crate) fn varied() -> Vec<ModelConfig> {
     let rope = Position::Rope { theta: 10_000.0 };
     vec![
@@ -131,7 +131,7 @@ fn every_parameter_gets_a_gradient() {
         for (entry, gradient) in table.iter().zip(gradients.iter()) {
             let norm = gradient.unwrap_or_else(|| panic!("{} has no gradient", entry.path)).clone().abs().sum();
             let norm = norm.into_scalar::<f32>();
-            // ReZero starts at 0: nothing inside its branches moves before it does.
+            // ReZero starts at 0, so weights inside its branches move only after it does.
             let waits = matches!(config.scale, ScaleConfig::ReZero { .. })
                 && entry.block.is_some()
                 && entry.role() != Role::Scale;
@@ -142,8 +142,7 @@ fn every_parameter_gets_a_gradient() {
 
 #[test]
 fn attention_is_the_formula() {
-    // One head of one block without MLP influence is hard to isolate; a one-block model with known
-    // weights is checked against the same formula on the host.
+    // A one-block model with known weights, against the same formula on the host.
     let device = Device::flex();
     for (position, qk_norm, softcap) in
         [(Position::None {}, NormConfig::None {}, 0.0), (Position::Rope { theta: 100.0 }, NormConfig::rms_norm(), 2.0)]
@@ -229,7 +228,7 @@ fn attention_is_the_formula() {
     }
 }
 
-/// By its Taylor series, which is exact enough for small arguments.
+/// Taylor series, accurate for small arguments.
 fn erf(z: f64) -> f64 {
     let (mut term, mut sum) = (z, z);
     for n in 1..60 {
@@ -258,7 +257,7 @@ fn placements_start_from_the_same_matrices() {
             assert!(max_difference(&values(&other, &path), &want) < 1e-6, "{placement:?} {name}");
         }
     }
-    // A deeper model has the same first blocks.
+    // A deeper model begins with the same blocks.
     let deeper = build(&ModelConfig { n_layers: 5, ..xavier(Placement::PreNorm {}) }, &device);
     assert_eq!(values(&deeper, "blocks.2.mlp.up.weight"), values(&pre, "blocks.2.mlp.up.weight"));
 }
@@ -308,7 +307,8 @@ fn under_mup_a_fan_in_scheme_divides_by_the_width_once() {
     };
     for init in Scheme::all().into_iter().filter(|init| !matches!(init, Scheme::Mimetic { .. })) {
         let (narrow, wide) = (std(16, init), std(64, init));
-        // Of a Haar matrix the entries are as large only on average, of a sparse one their number is rounded up.
+        // Entries of a Haar matrix have this size on average only; the number of non-zeros of a sparse one is rounded
+        // up.
         let (bound, counts) = match init {
             Scheme::Sparse { .. } => (0.1, false),
             _ => (1e-6, true),
@@ -420,7 +420,7 @@ fn what_is_not_set_follows_from_what_is() {
     assert_eq!(init(ModelConfig { placement: Placement::ScaledPreNorm {}, ..tiny() }), Scheme::xavier());
     let peri = ModelConfig { placement: Placement::PeriNorm {}, ..tiny() }.plan(16).unwrap();
     assert_eq!(peri.embedding_norm, peri.norm);
-    // A norm-free stack may have a final norm.
+    // A stack without norms may have a final norm.
     let skip = ScaleConfig::SkipInit { init: 0.0 };
     let closed = ModelConfig { placement: Placement::None {}, scale: skip, final_norm: Some(true), ..tiny() };
     assert!(closed.plan(16).unwrap().final_norm);
@@ -452,7 +452,7 @@ fn a_base_width_that_divides_nothing_still_gives_finite_weights() {
     for entry in table.iter().filter(|entry| entry.role().is_matrix()) {
         assert!(entry.init_std.is_finite() && entry.init_std > 0.0, "{}", entry.path);
     }
-    // Hidden: the base model's sqrt(2 / (fan_in / m)) times 1/sqrt(m) is sqrt(2 / fan_in) again.
+    // Hidden: the base model's sqrt(2 / (fan_in / m)) times 1/sqrt(m) equals sqrt(2 / fan_in).
     let down = table.iter().find(|entry| entry.path == "blocks.0.mlp.down.weight").unwrap();
     assert!((down.init_std - (2.0f64 / 8.0).sqrt()).abs() < 1e-12);
 }

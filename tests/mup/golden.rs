@@ -1,4 +1,4 @@
-//! The tables, the equivalent forms and the coordinate checks of microsoft/mup.
+//! Tables, equivalent forms and coordinate checks of microsoft/mup.
 
 use crate::common::golden::{Case, Json, Names, walk};
 use crate::common::{host, memo, values};
@@ -30,7 +30,7 @@ pub(crate) fn check(kind: &str, case: &Case) -> bool {
     true
 }
 
-/// What of the heads is the same at every width.
+/// The constant of the heads over widths: their number, or their size.
 #[derive(Clone, Copy)]
 enum Heads {
     Number(usize),
@@ -38,8 +38,8 @@ enum Heads {
 }
 
 impl Heads {
-    /// From `4 heads, head dim width/4`, `width/4 (4 heads)`, or the other way round, `16 (width/16 heads)`; a number
-    /// alone is what `alone` makes of it.
+    /// Parses `4 heads, head dim width/4`, `width/4 (4 heads)`, or `16 (width/16 heads)`; a plain number is passed to
+    /// `alone`.
     fn of(setting: Json<'_>, alone: fn(usize) -> Self) -> Self {
         if setting.is_number() {
             return alone(setting.size());
@@ -84,7 +84,7 @@ fn mup(case: &Case, form: Form, heads: Heads) -> Parametrization {
     }
 }
 
-/// The reference's decoder, with biases in the MLP alone.
+/// The reference's decoder, with biases in the MLP only.
 #[derive(Clone, Copy)]
 struct Decoder {
     layers: usize,
@@ -121,7 +121,7 @@ fn close(case: &Case, what: &str, got: f64, want: Json<'_>) {
     assert!((got - want).abs() <= 1e-6 * want.abs(), "{}: {what} is {got}, not {want}", case.name);
 }
 
-/// Shape of a weight as the reference stores it.
+/// Shape of a weight in the reference's layout.
 fn stored(names: &Names, name: &str, table: &ParamTable) -> Vec<usize> {
     let (path, turned) = names.0.get(name).unwrap_or_else(|| panic!("unknown weight {name}"));
     let entry = table.iter().find(|e| e.path == *path).unwrap_or_else(|| panic!("no weight {path}"));
@@ -132,7 +132,7 @@ fn stored(names: &Names, name: &str, table: &ParamTable) -> Vec<usize> {
     shape
 }
 
-/// Learning rate, decay and init of every parameter at every width, and the two multipliers.
+/// Learning rate, decay and init of each parameter at each width, and the two multipliers.
 fn table(case: &Case) {
     case.skip("settings/mup_version", "words");
     case.skip("expected/by_width/*/params/*/note", "words");
@@ -184,8 +184,8 @@ fn table(case: &Case) {
                 close(case, &format!("decay of {name}"), entry.factors.decay, want.at(&format!("wd_mult_{kind}")));
             }
             let is_drawn = path.ends_with("weight") || path == "embedding" || path == "position";
-            // MuSharedReadout multiplies a tied embedding by sqrt(m), so that it grows with the width: a known fault of
-            // the package (its issue 55), which table 8 does not have.
+            // MuSharedReadout multiplies a tied embedding by sqrt(m), so that it grows with the width: a known bug of
+            // the package (its issue 55); table 8 has no such factor.
             let is_tied = decoder.tied && name == "tok.weight";
             let fault = if is_tied { (width as f64 / base_width as f64).sqrt() } else { 1.0 };
             let stds = [
@@ -198,7 +198,7 @@ fn table(case: &Case) {
                     Some(exact) => close(case, &format!("std of {name}"), std, exact),
                     None => assert!(!is_drawn, "{}: {name} has no init_std_{key}", case.name),
                 }
-                // One draw of the package, of few numbers at the base width.
+                // A single draw of the package, with few numbers at the base width.
                 if let Some(drawn) = drawn.given() {
                     let (drawn, n) = (drawn.f64(), shape.iter().product::<usize>() as f64);
                     let bound = case.tolerance("measured_std_*").1.max(4.0 / (2.0 * n).sqrt());
@@ -217,7 +217,7 @@ fn table(case: &Case) {
     }
 }
 
-/// Tables 3 and 8 side by side.
+/// Tables 3 and 8.
 fn rules(case: &Case) {
     case.says("m", &["width / base width"]);
     case.skip("expected/by_width/*/attention_scale_relative_to_1_over_sqrt_dhead", "words");
@@ -231,7 +231,7 @@ fn rules(case: &Case) {
                     "hidden_matrix" => Role::MlpIn,
                     "output_matrix" => Role::Head,
                     "hidden_size_bias_or_norm_gain" => Role::Norm,
-                    // In no block, as the bias of the head.
+                    // Outside any block, like the head's bias.
                     "output_bias" => Role::Bias,
                     other => panic!("{}: unknown class {other}", case.name),
                 };
@@ -257,8 +257,8 @@ fn rules(case: &Case) {
     }
 }
 
-/// The three tables train alike: at a power of four of the base width every factor is a power of two, so to the last
-/// bit.
+/// The three tables train alike. At a power of four times the base width all factors are powers of two, so equality is
+/// exact.
 fn equivalence(case: &Case) {
     case.skip("settings/dtype", "of the reference; ours is f32, and agrees to the last bit");
     let lr = case.number("lr");
@@ -294,8 +294,7 @@ fn equivalence(case: &Case) {
     for form in [Form::Table3, Form::Table9] {
         assert_eq!(losses(form), of_package, "{}: {form:?}", case.name);
     }
-    // Its weights are not given: of the reference's losses it is their agreement that is compared, and how many there
-    // are.
+    // Its weights are not given; we compare the agreement and the number of the reference's losses.
     let of = case.expected().at("losses");
     let [package, plain] = ["B_mup_package", "A_no_multiplier"].map(|key| of.at(key).numbers());
     assert_eq!([package.len(), plain.len()], [steps; 2], "{}: steps", case.name);
@@ -304,8 +303,7 @@ fn equivalence(case: &Case) {
     assert!(apart <= case.tolerance("difference between the two forms").0, "{}: the two forms differ", case.name);
 }
 
-/// What a run of a coordinate check measures: by activation, after each step from 0 on, mean |x| and mean |change|; and
-/// the losses.
+/// Results of a run of a coordinate check: by activation and step (from 0), mean |x| and mean |change|; and the losses.
 #[derive(Clone, Debug, Default)]
 struct Measured {
     sizes: BTreeMap<String, Vec<f64>>,
@@ -316,8 +314,8 @@ struct Measured {
 /// Sizes or changes.
 type Part = fn(&Measured) -> &BTreeMap<String, Vec<f64>>;
 
-/// Sizes and changes of every activation over the width, their slopes, and the losses, standard and muP. Ours are other
-/// random numbers, so that two means of `seeds` runs are compared.
+/// Sizes and changes of each activation over the width, their slopes, and the losses, standard and muP. Our random
+/// numbers differ, so two means of `seeds` runs are compared.
 fn coordinates(case: &Case) {
     case.says("model", &["pre-LN decoder", "q,k,v,o without bias", "4*width, exact GELU", "LayerNorm eps 1e-5"]);
     case.says("init", &["matrices N(0,1/fan_in), token embedding N(0,1), positions N(0,0.1^2), biases 0"]);
@@ -374,8 +372,7 @@ fn coordinates(case: &Case) {
                 for (t, want) in of_seed.into_iter().enumerate() {
                     let got = runs.iter().map(|run| run.losses[t]).sum::<f64>() / seeds as f64;
                     let what = format!("the loss at width {width}, step {t}, under {kind}");
-                    // Below 1 a loss is that of one run: those of the reference's own seeds are apart by half of it and
-                    // more.
+                    // A loss below 1 is too noisy: the reference's own seeds differ by half of it and more.
                     let allowed = if want > 1.0 { 0.15 * want } else { 0.3 };
                     assert!((got - want).abs() < allowed, "{}: {what} is {got:.3}, not {want:.3}", case.name);
                 }
@@ -384,7 +381,7 @@ fn coordinates(case: &Case) {
     }
 }
 
-/// Mean, least and most of the reference's seeds, which have to fit each other, and the mean has to fit ours.
+/// Mean, minimum and maximum over the reference's seeds, which must be consistent, and whose mean must match ours.
 fn mean_of_seeds(case: &Case, what: &str, of_seeds: Vec<f64>, got: f64, rtol: f64) -> f64 {
     let [mean, least, most] = of_seeds[..] else { panic!("{}: {what}: {of_seeds:?}", case.name) };
     let rest = (case.size("seeds") - 1) as f64;
@@ -396,7 +393,7 @@ fn mean_of_seeds(case: &Case, what: &str, of_seeds: Vec<f64>, got: f64, rtol: f6
     mean
 }
 
-/// The slope of our means and that of the reference's, against what the reference says.
+/// The slopes of our means and of the reference's means, against the reference's slope.
 fn slope_of(case: &Case, what: &str, widths: &[usize], (ours, means): (&[f64], &[f64]), want: Json<'_>) {
     let of = |values: &[f64]| {
         let points = widths.iter().zip(values).map(|(width, value)| ((*width as f64).log2(), value.log2()));
@@ -407,7 +404,7 @@ fn slope_of(case: &Case, what: &str, widths: &[usize], (ours, means): (&[f64], &
         return;
     };
     let want = want.f64();
-    // Three decimals are given.
+    // Given with three decimals.
     assert!((of(means) - want).abs() < 1e-3, "{}: {what}, of its own means: {}, not {want}", case.name, of(means));
     let tolerance = case.tolerance("slope_mean_abs_change (t>=1)").0;
     let got = of(ours);
@@ -450,7 +447,7 @@ fn measured(case: &Case, kind: &str, decoder: Decoder, (width, seed): (usize, u6
     let steps = case.size("steps");
     memo(format!("{config:?} {optimizer:?} {batch:?} {steps} {seed}"), || {
         let mut trainer = Trainer::new(&config, optimizer, 0.0.into(), seed, &device).unwrap();
-        // The reference draws positions a tenth as large as tokens.
+        // The reference draws positions at a tenth of the tokens' size.
         let mut values: HashMap<_, _> =
             weights(&trainer.model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
         values.get_mut("position").unwrap().1.iter_mut().for_each(|w| *w *= 0.1);
@@ -486,7 +483,7 @@ fn measured(case: &Case, kind: &str, decoder: Decoder, (width, seed): (usize, u6
     })
 }
 
-/// Activations under the reference's names.
+/// Records activations under the reference's names.
 struct Seen {
     paths: HashMap<ParamId, String>,
     values: RefCell<BTreeMap<String, Vec<f32>>>,
@@ -535,7 +532,7 @@ impl Probe for Seen {
     fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
         let logits = q.clone().swap_dims(1, 2).matmul(k.clone().swap_dims(1, 2).transpose()) * scale;
         let time = logits.dims()[3];
-        // Of what is masked nothing is counted.
+        // Masked entries do not count.
         let earlier = host(logits).into_iter().enumerate().filter(|(i, _)| i % time <= i / time % time);
         let logits: Vec<f32> = earlier.map(|(_, x)| x).collect();
         self.values.borrow_mut().insert(format!("block{block}.attn_logits"), logits);

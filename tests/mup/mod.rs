@@ -1,4 +1,4 @@
-//! Parametrizations.
+//! Tests of parametrizations.
 
 pub(crate) mod golden;
 pub(crate) mod parametrizations;

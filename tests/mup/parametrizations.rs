@@ -1,4 +1,4 @@
-//! What each parametrization promises, on our own model.
+//! The guarantees of each parametrization, on our model.
 
 use crate::common::{Scratch, host, max_difference};
 use burn::module::ParamId;
@@ -46,7 +46,7 @@ fn batch(step: i32) -> Batch {
     Batch { rows: 3, time: 12, tokens: ids(0), targets: ids(1 + step), weights: None }
 }
 
-/// Losses and last weights of a few steps.
+/// Losses and final weights of a few steps.
 fn trained(model: &ModelConfig, optimizer: OptimizerConfig) -> (Vec<f32>, Vec<Vec<f32>>) {
     let mut trainer = Trainer::new(model, optimizer, 1.0.into(), 1, &Device::flex()).unwrap();
     let mut rows = Vec::new();
@@ -66,7 +66,7 @@ fn the_base_model_trains_as_standard_bit_for_bit() {
         for parametrization in relative(16, 2) {
             let same = trained(&ModelConfig { parametrization, ..tiny() }, optimizer);
             assert_eq!(same, standard, "{parametrization:?} {optimizer:?}");
-            // And another base is something else.
+            // Another base is another parametrization.
             let other = relative(8, 1).into_iter().find(|p| p.about().name == parametrization.about().name).unwrap();
             assert_ne!(trained(&ModelConfig { parametrization: other, ..tiny() }, optimizer), standard, "{other:?}");
         }
@@ -136,11 +136,11 @@ fn rms(x: Tensor<2>) -> f64 {
     f64::from(x.inner().square().mean().into_scalar::<f32>()).sqrt()
 }
 
-/// arXiv:2407.17465: weights, activations and activation gradients have size 1 at init, at every width. The gradient is
-/// that of a loss whose gradient by the logits has size 1. Queries and keys have a smaller one: at init attention hardly
-/// depends on them, in the authors' models too. And attention averages what earlier averages have made alike, which its
-/// scale takes for independent: over 64 tokens it writes 2 in the second block and 3 in the fourth, and values have as large a
-/// gradient (docs/parametrizations.md).
+/// arXiv:2407.17465: weights, activations and activation gradients have size 1 at init, at every width, for a loss
+/// whose gradient with respect to the logits has size 1. Gradients of queries and keys are smaller: at init attention
+/// hardly depends on them, in the authors' models too. And attention averages tokens that earlier averages have made
+/// similar, while its scale assumes independence: over 64 tokens its output has size 2 in the second block and 3 in the
+/// fourth, and so has the gradient of the values (docs/parametrizations.md).
 #[test]
 fn under_u_mup_everything_has_size_one_at_init() {
     let all = [
@@ -163,7 +163,7 @@ fn under_u_mup_everything_has_size_one_at_init() {
     }
 }
 
-/// Name, size and size of the gradient of every point of the stream and the output of every linear layer.
+/// Name, size and gradient size at each point of the stream and of each linear layer's output.
 fn sizes_at_init(
     width: usize,
     activation: Activation,
@@ -206,7 +206,7 @@ fn sizes_at_init(
     let graph = loss.backward();
     let unit = (rows * time) as f64 * vocab as f64 / (vocab as f64 - 1.0).sqrt();
     let size = |(name, x, leaf): (String, Tensor<2>, Tensor<2>)| {
-        // Under its multiplier 1/fan_in the head writes 1/sqrt(fan_in), as under muP.
+        // With its multiplier 1/fan_in the head writes 1/sqrt(fan_in), as under muP.
         let is_logits = name == "Logits" || name == "head.weight";
         let value = if is_logits { rms(x) * (width as f64).sqrt() } else { rms(x) };
         (name, value, unit * rms(leaf.grad(&graph).unwrap()))
@@ -223,7 +223,7 @@ fn check(model: ModelConfig, lr: f64, axis: Axis, sizes: Vec<usize>) -> CoordChe
     run(&config, &options, &mut || ()).unwrap()
 }
 
-/// What a few steps change does not depend on the width under any of them, and without it does.
+/// Changes over a few steps are independent of the width under each parametrization, but not without one.
 #[test]
 fn every_parametrization_passes_the_coordinate_check_over_the_width() {
     let widths = || vec![32, 64, 128, 256];
@@ -240,7 +240,7 @@ fn every_parametrization_passes_the_coordinate_check_over_the_width() {
     assert!(standard.layers.iter().filter(|layer| layer.verdict == Growth::Grows).count() >= 5, "{standard:#?}");
 }
 
-/// And over the depth under those that count it.
+/// The same over the depth, under the parametrizations that support it.
 #[test]
 fn depth_parametrizations_pass_the_coordinate_check_over_the_depth() {
     let model = |parametrization| ModelConfig { d_model: 32, parametrization, ..tiny() };
@@ -262,7 +262,7 @@ fn depth_parametrizations_pass_the_coordinate_check_over_the_depth() {
     assert!(mup.layers.iter().any(|l| l.name == "last block, stream" && l.verdict == Growth::Grows), "{mup:#?}");
 }
 
-/// The factor of attention's logits in every block, as the built model has it, and the parameter table.
+/// The factor on the attention logits of each block in the built model, and the parameter table.
 fn attention_scales(model: &ModelConfig) -> (Vec<f64>, unitgain_model::ParamTable) {
     struct Scales(RefCell<Vec<f64>>);
     impl Probe for Scales {
@@ -282,8 +282,8 @@ fn attention_scales(model: &ModelConfig) -> (Vec<f64>, unitgain_model::ParamTabl
     (scales.0.into_inner(), table)
 }
 
-/// A width that is written down, a width of a sweep and one of a coordinate check or a probe are the same model, whether
-/// heads grow in size or in number.
+/// A given width of a configuration, a sweep, a coordinate check and a probe is the same model, whether heads grow in
+/// size or in number.
 #[test]
 fn the_same_sizes_are_the_same_model_in_every_command() {
     let scratch = Scratch::new("same-sizes");
@@ -293,7 +293,7 @@ fn the_same_sizes_are_the_same_model_in_every_command() {
         let kind = serde_json::to_value(kind).unwrap();
         let setting = |(key, value): (&String, &serde_json::Value)| format!("{key} = {value}");
         let kind = kind.as_object().unwrap().iter().map(setting).collect::<Vec<_>>().join(", ");
-        // Heads and head size of the base model, and the head size that was tuned where it is another one.
+        // Heads and head size of the base model, and the tuned head size if it differs.
         for (heads, head_dim, base_head_dim) in
             [(4, None, None), (2, Some(8), None), (4, Some(4), None), (1, Some(16), Some(4.0)), (3, Some(8), None)]
         {
@@ -323,7 +323,7 @@ fn the_same_sizes_are_the_same_model_in_every_command() {
                 assert_eq!(written.model, checked.model, "{name}");
                 let (scales, table) = attention_scales(&written.model);
                 assert_eq!((&scales, &table), (&attention_scales(&run.job.config.model).0, &table), "{name}");
-                // What the authors of muP have: sqrt(head size of the base) / head size.
+                // As in the authors' muP: sqrt(base head size) / head size.
                 let size = head_dim.unwrap_or(width / heads) as f64;
                 let tuned = base_head_dim.unwrap_or(head_dim.unwrap_or(16 / heads) as f64);
                 let want = match kind.as_str() {
@@ -342,7 +342,8 @@ fn the_same_sizes_are_the_same_model_in_every_command() {
     assert_eq!(compared, 3 * (6 * 5 + 2 * 4));
 }
 
-/// Coupled decay takes the same part of a hidden weight at every width; independent decay also at every learning rate.
+/// Coupled decay removes the same fraction of a hidden weight at each width; independent decay also at each learning
+/// rate.
 #[test]
 fn weight_decay_takes_the_same_part_at_every_width() {
     let part = |width, lr, weight_decay| {
@@ -355,7 +356,7 @@ fn weight_decay_takes_the_same_part_at_every_width() {
     let close = |a: f64, b: f64| (a - b).abs() < 1e-12;
     let coupled = WeightDecay::Coupled { value: 0.1 };
     assert!(close(part(16, 1e-2, coupled), 1e-3) && close(part(64, 1e-2, coupled), 1e-3));
-    // Independent decay, in a step: a weight without a gradient shrinks by that part.
+    // A step with independent decay: a weight without a gradient shrinks by that fraction.
     let independent = WeightDecay::Independent { value: 1e-3 };
     let model = ModelConfig { d_model: 64, parametrization: Parametrization::mup(16), zero_readout: true, ..tiny() };
     let optimizer = OptimizerConfig::Adamw { lr: 1e-2, betas: [0.9, 0.95], eps: 1e-8, weight_decay: independent };
@@ -397,7 +398,7 @@ fn u_mup_refuses_a_decay_that_is_coupled_to_its_learning_rates() {
     parse(&["optimizer.kind=sgd", "optimizer.weight_decay=0.1"]).unwrap_err();
 }
 
-/// Constants that go by size go by that of the base model: layer_scale's by its depth, DyT's alpha by its width.
+/// Constants that depend on the size use the base model's: its depth for layer_scale, its width for DyT's alpha.
 #[test]
 fn constants_go_by_the_base_model() {
     let complete = Parametrization::CompleteP {
@@ -425,18 +426,18 @@ fn constants_go_by_the_base_model() {
     assert_ne!(dyt(2048, standard), dyt(16, standard));
 }
 
-/// The values of u-muP's scales at one point each: the authors' fit of attention's size, by hand, and the mean square of
+/// Single values of u-muP's scales: the authors' fit of the attention size, computed by hand, and the mean square of
 /// silu(z) u.
 #[test]
 fn unit_scales_have_their_values() {
     let unit = unitgain_mup::UnitScaling::default();
-    // 1 / (1 + 4 16) of the way, in logarithms, from sqrt(ln 64 / 64) = 0.25491 to 1.
+    // A fraction 1 / (1 + 4 16), in logarithms, of the way from sqrt(ln 64 / 64) = 0.25491 to 1.
     assert!((unit.attention_size(16, 64) - 0.25491f64.powf(64.0 / 65.0)).abs() < 1e-5);
     let wide = unitgain_mup::UnitScaling { attention: 8.0, ..unit };
     assert!((wide.attention_size(16, 64) - 0.25491f64.powf(0.5)).abs() < 1e-5);
 }
 
-/// A norm in front of a branch is in it: its gain has a gradient of the branch's size (arXiv:2407.17465, appendix F).
+/// A norm before a branch belongs to it: its gain's gradient has the branch's size (arXiv:2407.17465, appendix F).
 #[test]
 fn under_u_mup_gains_have_the_gradient_of_their_branch() {
     let config = ModelConfig { parametrization: Parametrization::u_mup(), init: None, n_layers: 6, ..tiny() };
@@ -449,7 +450,7 @@ fn under_u_mup_gains_have_the_gradient_of_their_branch() {
         let g = gradients.iter().nth(index).unwrap().unwrap().clone();
         f64::from(g.square().mean().into_scalar::<f32>()).sqrt()
     };
-    // Behind the norm stands the MLP's first matrix, each of whose entries sees as many tokens, over sqrt(fan_in).
+    // After the norm comes the MLP's first matrix, whose entries each see as many tokens, over sqrt(fan_in).
     let (gain, matrix) = (size("around_mlp.norms.0.LayerNorm.gamma"), size("mlp.up.weight"));
     let ratio = gain / (matrix * 16f64.sqrt());
     assert!((0.6..1.7).contains(&ratio), "{gain} {matrix}");

@@ -1,4 +1,4 @@
-//! Every norm, forward and every gradient, against float64.
+//! Norms against float64, forward and all gradients.
 
 use crate::common::golden::{Array, Case, Json, walk};
 use crate::common::{host, parameter_gradients, test_device};
@@ -116,7 +116,7 @@ fn reference_case(case: &Case, prefix: &str, config: NormConfig, low: Option<Flo
     let x = matrix(x).require_grad();
     let y = norm.forward(x.clone());
     if let Some(first) = array("y_row0") {
-        // The other row holds a NaN.
+        // The other row contains a NaN.
         let y = f64s(host(y));
         let is_close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-5;
         assert!(y[..width].iter().zip(&first.values).all(is_close), "{}: {prefix}: another row noticed", case.name);
@@ -140,7 +140,7 @@ fn reference_case(case: &Case, prefix: &str, config: NormConfig, low: Option<Flo
     }
 }
 
-/// `sum(y cot)` over all outputs, summed in f64 as the reference does.
+/// `sum(y cot)` over all outputs, in f64 as in the reference.
 fn loss(case: &Case, key: &str, outputs: &[(&[f64], &Array)]) {
     let dot = |(y, cot): &(&[f64], &Array)| y.iter().zip(&cot.values).map(|(y, cot)| y * cot).sum::<f64>();
     if let Some(want) = case.expected().at(key).given() {
@@ -148,7 +148,7 @@ fn loss(case: &Case, key: &str, outputs: &[(&[f64], &Array)]) {
     }
 }
 
-/// A norm of inputs in low precision, whose statistics are accumulated in f32.
+/// A norm of low precision inputs, with statistics in f32.
 fn low_precision(case: &Case, norm: &Norm, x: Tensor<2>, low: FloatDType) {
     let name = if low == FloatDType::BF16 { "torch.bfloat16" } else { "torch.float16" };
     assert_eq!(case.text("input_dtype"), name, "{}: input_dtype", case.name);
@@ -171,7 +171,7 @@ fn low_precision(case: &Case, norm: &Norm, x: Tensor<2>, low: FloatDType) {
     case.close("y", "y", &f64s(host(y.cast(FloatDType::F32))), &case.array("y").values);
 }
 
-/// Whether the backend computes with this type; ndarray says that it has those that it only stores.
+/// Whether the backend computes with this type; ndarray also reports types that it can only store.
 fn has_type(dtype: FloatDType) -> bool {
     let is_ndarray = std::env::var("UNITGAIN_TEST_BACKEND").is_ok_and(|name| name == "ndarray");
     test_device().supports_dtype(DType::from(dtype)) && !is_ndarray
@@ -189,14 +189,14 @@ fn rows(array: &Array, device: &Device) -> Tensor<2> {
     x.swap_dims(1, 2).reshape([n * rest, c])
 }
 
-/// The other way round, in the order of the reference.
+/// The inverse, in the reference's order.
 fn unrows(x: Tensor<2>, like: &Array) -> Vec<f64> {
     let (n, c) = (like.shape[0], like.shape[1]);
     let rest: usize = like.shape[2..].iter().product();
     f64s(host(x.reshape([n, rest, c]).swap_dims(1, 2)))
 }
 
-/// Puts tensors of the case, by the last part of their path, into a module.
+/// Fills a module with tensors of the case, by the last part of their path.
 fn filled<M: Module>(module: M, case: &Case, of: impl Fn(&str) -> Option<Vec<f32>>) -> M {
     let values: HashMap<_, _> = weights(&module)
         .into_iter()
@@ -224,7 +224,7 @@ fn batch_norm(case: &Case, eps: f64) {
     let width = shape[1];
     let channels = case.setting("channels");
     if channels.is_list() {
-        // An edge each, in words.
+        // One edge case per channel, described in words.
         assert_eq!(channels.list().len(), width, "{}: channels", case.name);
         case.skip("settings/channels/*", "words");
     } else {
@@ -267,7 +267,7 @@ fn batch_norm(case: &Case, eps: f64) {
         }
     };
     let Some(steps) = steps else {
-        // One edge a channel, each with its own bound.
+        // One edge case per channel, each with its own tolerance.
         train(case.array("x"), &|name, _, got| match case.part("per_channel_atol").at(name).given() {
             Some(bounds) => {
                 let bounds = bounds.numbers();
@@ -309,7 +309,7 @@ fn batch_norm(case: &Case, eps: f64) {
     let (atol, rtol) = case.tolerance("eval_y");
     let want = case.expected().at("train_eval_max_abs_diff").f64();
     assert!((apart - want).abs() <= 2.0 * (atol + rtol * want), "{}: training - evaluation: {apart}", case.name);
-    // Ours counts no batches: what the running statistics are after so many is compared.
+    // We do not count batches; the running statistics after this many are compared.
     assert_eq!(case.expected().at("num_batches_tracked").size(), steps, "{}: num_batches_tracked", case.name);
     case.close("eval_y", "eval_y", &plain, &case.array("eval_y").values);
     let input = rows(last, &device).require_grad();
@@ -352,7 +352,7 @@ fn group_norm(case: &Case, kind: &str, eps: f64) {
     }
 }
 
-/// Linear and convolution weights, whose units are the rows of the reference, are columns here.
+/// The units of linear and convolution weights are rows in the reference and columns here.
 fn weight_norm(case: &Case, kind: &str) {
     let device = test_device().autodiff();
     let array = |name: &str| case.array(name);
@@ -392,7 +392,7 @@ fn weight_norm(case: &Case, kind: &str) {
     let gamma = case.setting("gamma_act").given().map_or(1.0, Json::f64);
     let matrix = columns(array(stored));
     let norm = config.build(&matrix.f32(), fan_out, gamma, 1.0, &device);
-    // At the start a length is that of its direction, so that nothing changes.
+    // At init a length is that of its direction, so that the weight is unchanged.
     if let WeightNorm::WeightNorm(_) = &norm {
         let same = norm.forward(Tensor::from_data(TensorData::new(matrix.f32(), [matrix.shape[0], fan_out]), &device));
         let difference = crate::common::max_difference(&host(same), &matrix.f32());
@@ -449,7 +449,7 @@ fn weight_norm(case: &Case, kind: &str) {
     }
 }
 
-/// Mean 0 and variance `(gain gamma)^2 / fan_in` of every unit.
+/// Each unit has mean 0 and variance `(gain gamma)^2 / fan_in`.
 fn standardized(case: &Case, w: &[f64], gamma: f64) {
     let gains = &case.array("gain").values;
     let fan_in = w.len() / gains.len();
@@ -467,7 +467,7 @@ fn standardized(case: &Case, w: &[f64], gamma: f64) {
     }
 }
 
-/// From given queries, keys and values, through what attention does with them.
+/// Attention with given queries, keys and values.
 fn qk_norm(case: &Case, kind: &str, eps: f64) {
     let device = test_device().autodiff();
     let n = |key| case.size(key);

@@ -1,4 +1,4 @@
-//! Norms against burn's layers, hard inputs, finite differences and each other.
+//! Norms against burn's layers, difficult inputs, finite differences and each other.
 
 use crate::common::{draw, host, max_difference, parameter_gradients, shaken};
 use burn::module::Module;
@@ -44,7 +44,7 @@ fn hard_rows_stay_finite_forward_and_backward() {
         let hard = [vec![0.0; width], vec![1000.1; width], times(1.0, 1e4), times(1e20, 0.0), times(1e-20, 0.0)];
         for config in NormConfig::all().iter().filter(|config| config.check_width(width).is_ok()) {
             let norm = config.build(NormSite::of(width), &device);
-            // Each row alone (twice, for norms over the batch), and all together.
+            // Each row alone (twice, for norms over the batch), and all rows together.
             let alone = hard.iter().map(|row| [row.clone(), row.clone()].concat());
             for rows in alone.chain([hard.concat()]) {
                 let count = rows.len() / width;
@@ -62,7 +62,7 @@ fn hard_rows_stay_finite_forward_and_backward() {
     }
 }
 
-/// In f64, of sets of entries that have their statistics together: y, the gradient of x, and dy y.
+/// In f64, over sets of entries with common statistics: y, the gradient of x, and dy y.
 fn exact(x: &[f32], dy: &[f32], sets: &[Vec<usize>], eps: f64) -> [Vec<f32>; 3] {
     let mut results = [(); 3].map(|()| vec![0.0; x.len()]);
     for set in sets {
@@ -83,7 +83,7 @@ fn exact(x: &[f32], dy: &[f32], sets: &[Vec<usize>], eps: f64) -> [Vec<f32>; 3] 
     results
 }
 
-/// The entries of `[rows, width]` by what they have in common.
+/// The entries of `[rows, width]`, grouped by `of`.
 fn sets(rows: usize, width: usize, of: impl Fn(usize, usize) -> usize) -> Vec<Vec<usize>> {
     let mut sets = vec![Vec::new(); rows * width];
     (0..rows * width).for_each(|i| sets[of(i / width, i % width)].push(i));
@@ -149,7 +149,7 @@ fn rows_with_a_large_mean_are_normalized_right_forward_and_backward() {
             }
         }
 
-        // A batch that no single device holds.
+        // A batch spread over several devices.
         let norm = BatchNorm::new(width, eps, 0.1, &device);
         let by_channel = sets(rows, width, |_, channel| channel);
         let want = exact(&host(x.clone()), &host(dy.clone()), &by_channel, eps);
@@ -245,7 +245,7 @@ fn group_norm_is_layer_norm_with_one_group_and_instance_norm_with_one_for_each_c
     assert_eq!(ours, host(each.forward(x.clone(), sequences)));
     assert_eq!(ours, host(instance.forward(x.clone().reshape([sequences, time, 8]))));
 
-    // burn has the channels before the time.
+    // burn has channels before time.
     let turned = |x: Tensor<2>| x.reshape([sequences, time, 8]).swap_dims(1, 2);
     let back = |y: Tensor<3>| host(y.swap_dims(1, 2));
     let theirs = shaken(InstanceNormConfig::new(8).init(&device));
@@ -255,7 +255,7 @@ fn group_norm_is_layer_norm_with_one_group_and_instance_norm_with_one_for_each_c
     assert!(max_difference(&host(groups.forward(x.clone(), sequences)), &back(theirs.forward(turned(x)))) < 1e-5);
 }
 
-// burn's running variance is the biased one, so that its evaluation is another; the golden cases have ours.
+// burn's running variance is biased, so evaluation differs; the golden cases have ours.
 #[test]
 fn batch_norm_is_burns_in_training() {
     let device = Device::flex().autodiff();
@@ -277,7 +277,7 @@ fn moments_of_parts_together_are_those_of_the_batch() {
     let y = norm.forward(whole.clone());
     let gradient = whole.grad(&(y.clone() * weights.clone()).sum().backward()).unwrap();
 
-    // Three replicas with 2, 5 and 7 rows.
+    // Three replicas of 2, 5 and 7 rows.
     let parts: Vec<Tensor<2>> = [(0, 2), (2, 5), (7, 7)]
         .into_iter()
         .map(|(from, rows)| Tensor::from_inner(whole.clone().inner().narrow(0, from, rows)).require_grad())

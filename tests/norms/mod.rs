@@ -1,4 +1,4 @@
-//! Norms of the last axis and of weights.
+//! Tests of norms of the last axis and of weights.
 
 pub(crate) mod golden;
 pub(crate) mod kinds;

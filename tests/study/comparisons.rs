@@ -1,4 +1,4 @@
-//! The comparisons that are shipped.
+//! The shipped comparisons.
 
 use std::path::Path;
 use unitgain_study::compare::Comparison;

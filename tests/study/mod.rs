@@ -1,4 +1,4 @@
-//! What is measured of models.
+//! Tests of the studies.
 
 pub(crate) mod comparisons;
 pub(crate) mod sanity;

@@ -1,4 +1,4 @@
-//! Signal and gradient at init, over many seeds, against the spread that PyTorch has over its own.
+//! Signal and gradient at init over many seeds, against PyTorch's distribution over seeds.
 
 use crate::common::golden::{Case, Json, connection, walk};
 use crate::common::{draw, memo, parameter_gradients, test_device};
@@ -36,15 +36,15 @@ fn variance(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (values.len() as f64 - 1.0)
 }
 
-/// Our mean has to be that of the reference but for the errors of both, which `seeds` of theirs and ours leave; and
-/// nine in ten of our values have to be in the band, for some ratios have a long tail. What the reference says of its
-/// own values has to fit together. Gives its mean.
+/// Our mean must equal the reference's within the standard errors of both over `seeds` seeds, and nine in ten of our
+/// values must be in the band, because some ratios have long tails. The reference's own values must be consistent.
+/// Returns its mean.
 fn within(case: &Case, what: &str, expected: Json<'_>, seeds: usize, values: &[f64]) -> f64 {
     let number = |key: &str| expected.at(key).f64();
     let (center, std, least, most) = (number("mean"), number("std"), number("min"), number("max"));
     let band = expected.at("band").numbers();
     let n = seeds as f64;
-    // No value of n is further from their mean.
+    // The maximum possible deviation of one of n values from their mean.
     let farthest = std * (n - 1.0) / n.sqrt() * 1.01 + 1e-6 * center.abs();
     let fit = (center - farthest..=center).contains(&least) && (center..=center + farthest).contains(&most);
     assert!(fit, "{}: {what}: {least} and {most} are not of {seeds} values of {center} +- {std}", case.name);
@@ -54,7 +54,7 @@ fn within(case: &Case, what: &str, expected: Json<'_>, seeds: usize, values: &[f
     let inside = values.iter().filter(|value| fits(**value)).count();
     assert!(10 * inside >= 9 * values.len(), "{}: {what} is {values:?}, not within {band:?}", case.name);
     let error = (std * std / n + variance(values) / values.len() as f64).sqrt();
-    // A difference of f32 rounding alone has no digits.
+    // A difference from f32 rounding alone has no significant digits.
     let allowed = 4.5 * error + 1e-6;
     let off = (ours - center).abs();
     assert!(
@@ -65,7 +65,7 @@ fn within(case: &Case, what: &str, expected: Json<'_>, seeds: usize, values: &[f
     center
 }
 
-/// Bands that are five standard deviations wide to each side.
+/// Checks that a band is five standard deviations wide to each side.
 fn five_wide(case: &Case, what: &str, expected: Json<'_>) {
     let [center, std] = ["mean", "std"].map(|key| expected.at(key).f64());
     let want = [center - 5.0 * std, center + 5.0 * std];
@@ -115,8 +115,7 @@ fn appendix(case: &Case) {
         assert_eq!(check.measured.len(), seeds);
         within(case, key, expected, seeds, &check.measured);
         assert!(check.passed(), "{key}");
-        // What `unitgain sanity` allows is the reference's band, or where that has one side alone, five of its
-        // deviations.
+        // `unitgain sanity` allows the reference's band or, if that is one-sided, five of its standard deviations.
         let [center, std] = ["mean", "std"].map(|key| expected.at(key).f64());
         let [least, most] = check.allowed;
         let band = [least.unwrap_or(center - 5.0 * std), most.unwrap_or(center + 5.0 * std)];
@@ -131,7 +130,7 @@ fn appendix(case: &Case) {
 /// The stack of a case at one depth.
 struct Stack {
     config: ModelConfig,
-    /// What the weights that write the stream are multiplied by.
+    /// Factor on the weights that write to the stream.
     writers: f32,
     shape: [usize; 3],
 }
@@ -166,7 +165,7 @@ impl Stack {
         Self { config, writers, shape: [n("B"), n("T"), n("d")] }
     }
 
-    /// What its results are of.
+    /// Everything that its results depend on.
     fn key(&self) -> String {
         format!("{:?} {} {:?}", self.config, self.writers, self.shape)
     }
@@ -191,7 +190,7 @@ impl Stack {
     }
 }
 
-/// rms behind each block.
+/// rms of the stream after each block.
 fn stream_rms(stack: &Stack, seed: u64, device: &Device) -> Vec<f64> {
     memo(format!("stream {} {seed} {device:?}", stack.key()), || {
         let mut rms = Vec::new();
@@ -236,7 +235,7 @@ fn stream_growth(case: &Case) {
     five_wide(case, "slope", expected.at("slope"));
 }
 
-/// Least squares of ln y over ln x.
+/// Least-squares slope of ln y over ln x.
 fn slope(x: &[f64], y: &[f64]) -> f64 {
     let mean = |v: &[f64]| v.iter().map(|v| v.ln()).sum::<f64>() / v.len() as f64;
     let (mx, my) = (mean(x), mean(y));
@@ -244,7 +243,7 @@ fn slope(x: &[f64], y: &[f64]) -> f64 {
     covariance / x.iter().map(|a| (a.ln() - mx).powi(2)).sum::<f64>()
 }
 
-/// Gradient norm of the MLP's last weight, by block, of a random readout's cross-entropy on random targets.
+/// Gradient norm of the MLP's last weight by block, for the cross-entropy of a random readout on random targets.
 fn block_gradients(stack: &Stack, vocabulary: usize, seed: u64, device: &Device) -> Vec<f64> {
     memo(format!("gradients {} {vocabulary} {seed} {device:?}", stack.key()), || {
         let [b, t, d] = stack.shape;
@@ -309,7 +308,7 @@ fn gradient_over_depth(case: &Case) {
     for (key, [ours, theirs]) in [("slope_first", first), ("slope_last", last)] {
         let want = expected.at(key);
         case.equal("slopes", key, slope(&depths, &ours), want);
-        // Three decimals are given.
+        // Given with three decimals.
         let got = slope(&depths, &theirs);
         assert!((got - want.f64()).abs() < 1e-3, "{}: {key} of the reference's means is {got}", case.name);
     }

@@ -1,4 +1,4 @@
-//! The signal at step 0, against what the papers derive and against finite differences.
+//! The signal at step 0, against theory and finite differences.
 
 use crate::common::{Scratch, generator};
 use unitgain_model::{ModelConfig, Placement, ScaleConfig, Scheme, Variant};
@@ -27,7 +27,7 @@ fn signal(placement: Placement, n_layers: usize) -> Signal {
     measure(&config(placement, n_layers), false).unwrap()
 }
 
-/// Exponent of a quantity over the number of blocks, by the geometric mean of six seeds.
+/// Exponent of a quantity in the number of blocks, from the geometric mean over six seeds.
 fn exponent(placement: Placement, f: impl Fn(&Signal) -> f64) -> f64 {
     let of_seeds = |n: usize| -> f64 {
         let of = |seed| f(&measure(&RunConfig { seed, ..config(placement, n) }, false).unwrap()).ln();
@@ -40,14 +40,14 @@ fn exponent(placement: Placement, f: impl Fn(&Signal) -> f64) -> f64 {
 fn streams_and_gradients_grow_with_depth_as_derived() {
     let last_stream = |signal: &Signal| signal.blocks[signal.blocks.len() - 1].stream;
     let last_gradient = |signal: &Signal| signal.blocks[signal.blocks.len() - 1].gradient;
-    // Branches of equal variance: rms ~ sqrt(L), and the gradient of the last block ~ 1 / sqrt(L)
-    // (arXiv:2002.04745, theorem 1).
+    // Branches of equal variance: rms ~ sqrt(L), and the gradient of the last block ~ 1 / sqrt(L) (arXiv:2002.04745,
+    // theorem 1).
     let pre = Placement::PreNorm {};
     assert!((exponent(pre, last_stream) - 0.5).abs() < 0.12, "{}", exponent(pre, last_stream));
     assert!((exponent(pre, last_gradient) + 0.5).abs() < 0.15, "{}", exponent(pre, last_gradient));
-    // LayerNorm Scaling: variances 1/l add up to ln L.
+    // LayerNorm Scaling: variances 1/l sum to ln L.
     assert!(exponent(Placement::ScaledPreNorm {}, last_stream) < 0.3);
-    // A norm closes the block; DeepNorm's gradients do not depend on the block.
+    // A norm ends each block; DeepNorm's gradients are independent of the block.
     for placement in [Placement::PostNorm {}, Placement::DeepNorm {}] {
         assert!(exponent(placement, last_stream).abs() < 1e-3);
     }
@@ -61,19 +61,19 @@ fn a_signal_is_what_the_model_computes() {
     let signal = measure(&config, true).unwrap();
     assert!((signal.loss - 32f64.ln()).abs() < 0.1, "an untrained model is near uniform: {}", signal.loss);
     let block = &signal.blocks[0];
-    // Two branches write into the stream, independent of it and of each other.
+    // Two branches write to the stream, independent of it and of each other.
     let sum = (signal.embedding.powi(2) + block.attention.powi(2) + block.mlp.powi(2)).sqrt();
     assert!((block.stream / sum - 1.0).abs() < 0.1, "{} {sum}", block.stream);
-    // Of Xavier's matrices the largest singular value is near sigma (sqrt m + sqrt n), for the square ones 2 / sqrt 2 ..
+    // The largest singular value of a Xavier matrix is near sigma (sqrt m + sqrt n), for square ones 2 / sqrt 2 ..
     let [most, least] = block.singular_values.unwrap();
     assert!(most > 1.5 && most < 2.3 && least > 0.0 && least < 0.2, "{most} {least}");
     assert!(block.entropy > 0.5 && block.entropy <= 1.0 + 1e-5 && block.largest_logit > 0.0);
-    // The norms of a block are those of its parameters.
+    // The norm of a block is over its parameters.
     let own = signal.gradients.iter().filter(|(path, _)| path.starts_with("blocks.0."));
     let norm = own.map(|(_, norm)| norm * norm).sum::<f64>().sqrt();
     assert!((norm / block.gradient - 1.0).abs() < 1e-6);
     assert!(measure(&config, false).unwrap().blocks[0].singular_values.is_none());
-    // It is the same every time, and another with another seed.
+    // Repeatable, and different for another seed.
     assert_eq!(measure(&config, false).unwrap().loss, signal.loss);
     assert_ne!(measure(&RunConfig { seed: 2, ..config }, false).unwrap().loss, signal.loss);
 }
@@ -98,12 +98,12 @@ fn a_calibrated_model_is_measured_as_it_starts() {
     let plain = measure(&config, false).unwrap();
     config.init.calibrate = Some(Calibrate::all()[0]);
     let lsuv = measure(&config, false).unwrap();
-    // Every layer writes variance 1, so that the logits have it too.
+    // All layers have output variance 1, and so do the logits.
     assert!((lsuv.logits - 1.0).abs() < 0.1 && (plain.logits - 1.0).abs() > 0.2, "{} {}", lsuv.logits, plain.logits);
     assert!(lsuv.growth > 0.3, "{}", lsuv.growth);
 }
 
-/// By the weights of the checkpoint, which are read, multiplied and summed here without the measurement.
+/// The checkpoint's weights are read, multiplied and summed here, independently of the measurement.
 #[test]
 fn a_trained_model_is_measured_by_its_own_weights() {
     use burn::tensor::Device;
@@ -155,7 +155,7 @@ fn a_trained_model_is_measured_by_its_own_weights() {
     assert!(measure_trained(&checkpoint, &other, false).unwrap_err().to_string().contains("vocabulary"));
 }
 
-/// A rank of one, all values equal, and nothing at all.
+/// Rank one, all values equal, and zero.
 #[test]
 fn a_stable_rank_is_that_of_the_matrix() {
     let mut config = config(Placement::PreNorm {}, 1);
@@ -174,7 +174,7 @@ fn a_stable_rank_is_that_of_the_matrix() {
     assert!(of(&zero, "query") > 5.0 && of(&zero, "query") < 20.0);
 }
 
-/// The matrix of a singular value decomposition may hold anything.
+/// A weight matrix may contain any value.
 #[test]
 fn weights_that_are_not_finite_have_no_singular_values() {
     use unitgain_init::matrix::{mimetic_factors, singular_values};
@@ -182,7 +182,8 @@ fn weights_that_are_not_finite_have_no_singular_values() {
     assert!(mimetic_factors(&[f32::NAN; 4], 2, 2, 1.0, 1.0)[0].iter().all(|x| x.is_nan()));
 }
 
-/// muP's changes do not grow with the width, the standard parametrization's do (arXiv:2203.03466, appendix D.1).
+/// Under muP changes do not grow with the width; under the standard parametrization they do (arXiv:2203.03466, appendix
+/// D.1).
 #[test]
 fn a_coordinate_check_tells_mup_from_standard() {
     use unitgain_model::Parametrization;
@@ -211,7 +212,8 @@ fn a_coordinate_check_tells_mup_from_standard() {
     assert!(!grows("embedding"));
 }
 
-/// A check of what did not happen does not hold, whatever else moves: decay, statistics of a batch, or the other branches.
+/// A check of something that did not happen must not hold, whatever else moves: decay, batch statistics, or other
+/// branches.
 #[test]
 fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
     use unitgain_model::NormConfig;
@@ -234,10 +236,10 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
         report.layers.iter().filter(|layer| layer.verdict == verdict).map(|layer| layer.name.clone()).collect()
     };
     for axis in [Axis::Width, Axis::Depth] {
-        // With everything in motion it does hold, at so wide a tolerance.
+        // With everything moving it holds, at this wide tolerance.
         let (report, said) = check(axis, adamw(1e-2), 2, &|_| ());
         assert_eq!(report.conclusion(), Conclusion::Holds, "{said} {report:#?}");
-        // The only block of the shallowest model is its last one too.
+        // The single block of the shallowest model is its last one too.
         let blocks = if axis == Axis::Width {
             ["block 1, stream", "block 2, stream"]
         } else {
@@ -246,7 +248,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
         for block in blocks {
             assert!(report.layers.iter().any(|layer| layer.name == block), "{block} {report:#?}");
         }
-        // Parameters that start at 0 take any step, however small, and are still nothing.
+        // Parameters that start at 0 take any step, however small, but remain negligible.
         let changes: [&dyn Fn(&mut RunConfig); 4] = [
             &|_| (),
             &|config| config.model.norm = NormConfig::BatchNorm { eps: 1e-5, momentum: 0.5 },
@@ -263,7 +265,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
                 assert!(said.contains("nothing moved") && said.contains("learning rate"), "{said}");
             }
         }
-        // Every branch is dead beside a stream that moves: what it writes is below what the stream can hold.
+        // All branches are dead beside a stream that moves: their output is below the stream's precision.
         let (report, said) =
             check(axis, adamw(1e-2), 2, &|config| config.model.scale = ScaleConfig::Constant { value: 1e-30 });
         assert_eq!(report.conclusion(), Conclusion::Undecided, "{report:#?}");
@@ -274,7 +276,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
             "{still:?}"
         );
         assert!(said.contains("did not move") && still.iter().all(|name| said.contains(name.as_str())), "{said}");
-        // Everything behind a head of zeros waits for it: the first step says nothing, and the later ones are told.
+        // Everything behind a zero head waits for it: the first step does not count, the later ones do.
         let waits = |steps| check(axis, adamw(1e-2), steps, &|config| config.model.zero_readout = true).0;
         let report = waits(1);
         assert_eq!(
@@ -285,7 +287,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
         assert_eq!(report.conclusion(), Conclusion::Holds, "{report:#?}");
         let stream = report.layers.iter().find(|layer| layer.name.ends_with("stream")).unwrap();
         assert!(stream.slopes[0].is_nan() && stream.slopes[1].is_finite(), "{stream:?}");
-        // What is no number holds nothing.
+        // NaN does not hold.
         let (report, said) = check(axis, sgd(1e30), 3, &|config| config.train.clip = 0.0.into());
         assert_eq!(report.conclusion(), Conclusion::Fails, "{report:#?}");
         assert!(
@@ -293,7 +295,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
             "{said}"
         );
     }
-    // A decay that undoes nothing is no movement, and with a gradient it changes nothing of the verdict.
+    // Decay alone is no movement, and decay with a gradient does not change the verdict.
     let free = |decay: f64| {
         let optimizer = OptimizerConfig::Adamw { lr: 1e-2, betas: [0.9, 0.95], eps: 1e-8, weight_decay: decay.into() };
         let report = check(Axis::Width, optimizer, 2, &|_| ()).0;
@@ -304,7 +306,7 @@ fn a_coordinate_check_of_what_does_not_move_does_not_hold() {
     assert_eq!(empty.conclusion(), Conclusion::NothingMoved, "a check of nothing");
 }
 
-/// A text of one character asks for nothing that a model could tell apart.
+/// A text of a single character gives a model nothing to learn.
 #[test]
 fn a_text_of_one_character_decides_nothing() {
     use unitgain_study::coord_check::{Axis, Conclusion, CoordCheckOptions, run};

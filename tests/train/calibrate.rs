@@ -8,7 +8,7 @@ use unitgain_model::weights::of as weights;
 use unitgain_model::{Activation, ModelConfig, NormConfig, Placement, ScaleConfig, Scheme, Variant};
 use unitgain_train::{Calibrate, DataConfig, EvalTokens, Measured, RunConfig, Start, Task, Trainer, calibrate, train};
 
-/// A run of a model without norms, small enough for gradients of gradients.
+/// A run of a model without norms, small enough for second-order gradients.
 fn run(model: ModelConfig, kind: Option<Calibrate>) -> RunConfig {
     let mut config = RunConfig {
         model: ModelConfig { vocab_size: None, ..model },
@@ -35,7 +35,7 @@ fn norm_free() -> ModelConfig {
 
 type Weights = HashMap<String, Vec<f32>>;
 
-/// The weights before and after, and what was measured.
+/// The weights before and after, and the measurements.
 fn calibrated(config: &RunConfig) -> (Weights, Weights, Vec<Measured>, RunConfig, Task) {
     let (config, task) = config.prepare().unwrap();
     let device = burn::tensor::Device::flex();
@@ -93,8 +93,7 @@ fn data_dependent_init_normalizes_each_layer_and_evens_out_pairs() {
         let model = ModelConfig { bias: true, activation, ..norm_free() };
         let (_, _, first, ..) = calibrated(&run(model.clone(), Some(Calibrate::DataDependent { between: false })));
         assert!(first.len() > 18 && first.iter().all(|m| (m.after - 1.0).abs() < 1e-3), "{first:?}");
-        // The second stage leaves what every pair computes together as it was, so that the head's output has the same
-        // variance.
+        // The second stage keeps the product of each pair, so the head's output keeps its variance.
         let (_, _, both, ..) = calibrated(&run(model, Some(Calibrate::DataDependent { between: true })));
         let of = |measured: &[Measured], name: &str| measured.iter().find(|m| m.what.contains(name)).unwrap().after;
         assert!((of(&both, "head") - of(&first, "head")).abs() < 1e-3);
@@ -127,7 +126,7 @@ fn meta_init_lowers_its_quotient_and_grad_init_its_loss() {
     let grad = Calibrate::GradInit { steps: 30, lr: 0.02, gamma: Some(1e4), eta: None };
     let (_, after, measured, ..) = calibrated(&run(xavier.clone(), Some(grad)));
     assert!(measured[0].after < measured[0].before - 0.01, "{measured:?}");
-    // With a bound that is passed it is the gradient that shrinks.
+    // With a bound that is exceeded, the gradient shrinks.
     let tight = Calibrate::GradInit { steps: 30, lr: 0.02, gamma: Some(1e-3), eta: None };
     let (_, other, measured, ..) = calibrated(&run(xavier, Some(tight)));
     assert!(measured[1].after < measured[1].before, "{measured:?}");
@@ -154,7 +153,7 @@ fn a_calibrated_run_resumes_to_an_unbroken_one_and_says_what_it_measured() {
         (last["step"].clone(), last["loss"].clone(), last["eval_loss"].clone())
     };
     assert_eq!(records(&whole), records(&broken));
-    // A new run without it removes what an earlier one left.
+    // A new run without calibration removes the earlier run's file.
     train(&run(norm_free(), None), &whole, Start::Replace, &mut |_| ControlFlow::Continue(())).unwrap();
     assert!(!whole.join("init.json").exists());
 }
@@ -175,7 +174,7 @@ fn a_calibration_that_does_not_fit_is_refused() {
     assert!(measured.iter().all(|m| (m.after - 1.0).abs() < 0.1), "a branch that is multiplied by 0 is still measured");
 }
 
-/// Whatever is measured twice is the same: masks of dropout, and the order of blocks, have no part in it.
+/// Calibrations are repeatable: dropout masks and the order of blocks have no effect.
 #[test]
 fn dropout_does_not_reach_a_calibration() {
     let _turn = crate::common::generator();
@@ -235,13 +234,13 @@ fn every_calibration_works_on_bf16_branches() {
         config.train.precision = unitgain_model::Precision::Bf16;
         let (_, _, measured, ..) = calibrated(&config);
         assert!(!measured.is_empty() && measured.iter().all(|m| m.after.is_finite()), "{kind:?}");
-        // What is a difference of gradients has none of its digits in bf16.
+        // A difference of gradients has no significant digits in bf16.
         let by_gradients = matches!(kind, Calibrate::MetaInit { .. } | Calibrate::GradInit { .. });
         assert_eq!(measured == in_f32, by_gradients, "{kind:?}: {measured:?} {in_f32:?}");
     }
 }
 
-/// The profiling pass is that of omega = 1 whatever the configuration starts it at.
+/// The profiling pass uses omega = 1, whatever the configured start.
 #[test]
 fn admin_profiles_with_omega_one() {
     let with = |omega| {

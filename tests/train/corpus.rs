@@ -1,4 +1,4 @@
-//! What the fuzzers started from and what they found, and changes of it that are drawn without a fuzzer's guidance.
+//! The fuzzers' corpus, and random changes of it without a fuzzer's guidance.
 
 use crate::common::{Scratch, generator};
 use std::collections::BTreeSet;
@@ -13,13 +13,13 @@ fn fuzz() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz")
 }
 
-/// The names in a folder, without an ending.
+/// The names in a folder, without extensions.
 fn names(folder: &Path) -> BTreeSet<String> {
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().path().file_stem().unwrap().to_owned();
     std::fs::read_dir(folder).unwrap().map(|entry| name(entry).into_string().unwrap()).collect()
 }
 
-/// The files of a target's corpus, in the order of their names.
+/// The files of a target's corpus, sorted by name.
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let entries = std::fs::read_dir(fuzz().join("corpus").join(target)).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -48,7 +48,7 @@ fn no_file_of_the_corpus_makes_its_target_panic() {
     }
 }
 
-/// Changed files of each target; `UNITGAIN_FUZZ_CHANGES` for more.
+/// Number of changed files per target; `UNITGAIN_FUZZ_CHANGES` for more.
 const CHANGES: u64 = 300;
 
 #[test]
@@ -94,7 +94,7 @@ impl Numbers {
     }
 }
 
-/// What has been too much for a reader before.
+/// Inputs that have broken a parser before.
 const EDGES: [&[u8]; 24] = [
     b"0",
     b"-1",
@@ -122,7 +122,7 @@ const EDGES: [&[u8]; 24] = [
     b"\xff",
 ];
 
-/// The words and numbers of a file, each with where it starts.
+/// The words and numbers of a file, with their offsets.
 fn words(file: &[u8]) -> Vec<(usize, &[u8])> {
     let is_of_word = |b: &u8| b.is_ascii_alphanumeric() || b"_.-+".contains(b);
     let mut words = Vec::new();
@@ -136,14 +136,14 @@ fn words(file: &[u8]) -> Vec<(usize, &[u8])> {
     words
 }
 
-/// A file of these with one to six changes.
+/// One of the files with one to six changes.
 fn changed(files: &[Vec<u8>], all_words: &[&[u8]], numbers: &mut Numbers) -> Vec<u8> {
     let mut file = files[numbers.below(files.len())].clone();
     let changes = if numbers.below(2) == 0 { 1 } else { 1 + numbers.below(6) };
     for _ in 0..changes {
         let (from, to) = (numbers.below(file.len() + 1), numbers.below(file.len() + 1));
         let (from, to) = (from.min(to), from.max(to));
-        // Most changes are small.
+        // Most changes are short.
         let near = to.min(from + 1 + numbers.below(16));
         match numbers.below(10) {
             0 => drop(file.splice(from..near, [])),

@@ -1,4 +1,4 @@
-//! Training on another device than the CPU: that of `UNITGAIN_TEST_BACKEND`.
+//! Training on the device `UNITGAIN_TEST_BACKEND`.
 
 use crate::common::test_device;
 use crate::model::whole::tiny;
@@ -7,7 +7,7 @@ use unitgain_kernels::composed;
 use unitgain_model::{ModelConfig, Placement, Variant};
 use unitgain_train::{ClipConfig, DataConfig, HostRow, OptimizerConfig, Trainer, read_rows};
 
-/// Two steps of a model; the second sees what the optimizer did in the first.
+/// Two steps of a model; the second depends on the optimizer's first update.
 fn two_steps(model: &ModelConfig, device: &Device) -> Vec<HostRow> {
     let task = DataConfig::Markov { vocab_size: 11, order: 1, branching: 2, seed: 0 }.load(12).unwrap();
     let mut trainer = Trainer::new(model, OptimizerConfig::default(), ClipConfig::default(), 1, device).unwrap();

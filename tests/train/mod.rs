@@ -1,4 +1,4 @@
-//! Steps, runs and their folders.
+//! Tests of steps, runs and run folders.
 
 pub(crate) mod calibrate;
 pub(crate) mod corpus;

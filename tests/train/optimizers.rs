@@ -1,4 +1,4 @@
-//! Our optimizers against burn's, where burn has the same rule.
+//! Our optimizers against burn's, where the rules agree.
 
 use crate::common::golden::{Case, Json, walk};
 use crate::common::max_difference;
@@ -12,7 +12,7 @@ use unitgain_model::{
 use unitgain_train::step::optim::{Moved, Rates, Weight};
 use unitgain_train::{ClipConfig, Gradients, Optimizer, OptimizerConfig, Trainer, read_rows, step::clip};
 
-/// Matrices only: burn's optimizers decay every parameter.
+/// A model of matrices only, because burn's optimizers decay all parameters.
 fn matrices() -> ModelConfig {
     ModelConfig {
         vocab_size: Some(7),
@@ -115,14 +115,14 @@ fn host(x: Tensor<1>) -> Vec<f64> {
     x.into_data().iter::<f32>().map(f64::from).collect()
 }
 
-/// How many tensors a case has of a name with a number behind it, from 0 on.
+/// Number of tensors of a case named `name` with consecutive numbers from 0.
 fn count(case: &Case, name: &str) -> usize {
     let numbers = case.names_behind(name).into_iter().filter(|rest| rest.parse::<usize>().is_ok()).count();
     assert!(numbers > 0, "{}: no {name}0", case.name);
     numbers
 }
 
-/// Weights are `[out, ..]` there: a unit is a row, and what is behind the first axis is its fan-in.
+/// Weights are `[out, ..]` in the reference: a unit is a row, and the other axes are its fan-in.
 fn units_of(case: &Case) {
     let expected = case.expected().at("units_clipped").list();
     assert_eq!(expected.len(), count(case, "w"), "{}: units_clipped", case.name);
@@ -159,7 +159,7 @@ fn global_norm_of(case: &Case) {
         let coefficient = clip::coefficient(square.clone(), max);
         for (i, gradient) in gradients.iter().enumerate() {
             clipped(&format!("max{k}.out{i}"), gradient, coefficient.clone());
-            // Each tensor by itself.
+            // Each tensor alone.
             clipped(&format!("per_tensor.max{k}.out{i}"), gradient, clip::coefficient(square_of(gradient), max));
         }
         case.equal("rows", "norm", host(square.sqrt())[0], row.at("total_l2"));
@@ -186,7 +186,7 @@ fn steps_of(case: &Case) {
         }
         "adam_l2" => OptimizerConfig::Adam { lr, betas: betas(), eps: case.number("eps"), weight_decay },
         "sgd_momentum" => OptimizerConfig::Sgd { lr, momentum: case.number("momentum"), nesterov: false, weight_decay },
-        // The rule in words has the averages; settings.betas are those of Adam.
+        // The averages are in the rule's text; settings.betas are Adam's.
         "lion" => OptimizerConfig::Lion { lr, betas: betas_in_words(case), weight_decay: weight_decay.into() },
         other => panic!("{}: unknown optimizer {other:?}", case.name),
     };
@@ -218,7 +218,7 @@ fn steps_of(case: &Case) {
     }
 }
 
-/// `b = (0.9, 0.99)` of a rule.
+/// Parses `b = (0.9, 0.99)` in a rule.
 fn betas_in_words(case: &Case) -> [f64; 2] {
     let rule = case.text("rule");
     let inside = rule.split_once("b = (").and_then(|(_, rest)| rest.split_once(')')).map(|(inside, _)| inside);
@@ -268,7 +268,7 @@ fn the_adaptive_clip_bounds_every_unit_but_the_head() {
     assert!((total.sqrt() / f64::from(row.grad_norm_clipped) - 1.0).abs() < 1e-2);
 }
 
-/// arXiv:1901.09321, section 4: the scalars learn at a tenth of the rate, whatever the optimizer.
+/// arXiv:1901.09321, section 4: the scalars have a tenth of the learning rate, for any optimizer.
 #[test]
 fn fixups_scalars_have_a_tenth_of_the_learning_rate() {
     let config = ModelConfig { scale: ScaleConfig::Fixup {}, placement: Placement::None {}, ..matrices() };

@@ -1,4 +1,4 @@
-//! What is on disk is right whatever happened: runs that stop, break off, diverge, or whose files were changed.
+//! Files on disk are right in any case: runs that stop, are killed, diverge, or whose files were changed.
 
 use crate::common::{Scratch, generator};
 use crate::train::run::small;
@@ -20,7 +20,7 @@ fn go(config: &RunConfig, folder: &Path, start: Start) -> Summary {
     stopped(config, folder, start, usize::MAX)
 }
 
-/// A run that is asked to stop when it has made a step.
+/// A run that is asked to stop after step `at`.
 fn stopped(config: &RunConfig, folder: &Path, start: Start, at: usize) -> Summary {
     let _one_at_a_time = generator();
     let mut stop = |event: Event<'_>| match event {
@@ -31,7 +31,7 @@ fn stopped(config: &RunConfig, folder: &Path, start: Start, at: usize) -> Summar
     train(config, folder, start, &mut stop).unwrap()
 }
 
-/// The message of a run that cannot begin.
+/// The message of a run that is refused.
 fn refused(config: &RunConfig, folder: &Path, start: Start) -> String {
     let _one_at_a_time = generator();
     train(config, folder, start, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string()
@@ -43,7 +43,7 @@ fn killed(config: &RunConfig, folder: &Path, start: Start, is_last: fn(&Event<'_
         let _one_at_a_time = generator();
         train(config, folder, start, &mut |event| {
             if is_last(&event) {
-                // Not a panic message in the log of a passing test.
+                // resume_unwind prints no panic message into the test log.
                 std::panic::resume_unwind(Box::new("killed"));
             }
             ControlFlow::Continue(())
@@ -61,10 +61,10 @@ fn on_disk(folder: &Path) -> Summary {
     serde_json::from_slice(&fs::read(folder.join("summary.json")).unwrap()).unwrap()
 }
 
-/// Checks that two runs ended with the same numbers, and that both summaries are those of their last records.
+/// Checks that two runs ended with the same numbers, and that both summaries match their last records.
 fn assert_same(a: &Path, b: &Path, what: &str) {
     assert_eq!(records(a), records(b), "{what}");
-    // A run that was stopped may have one out of turn besides.
+    // A stopped run may have an additional checkpoint off schedule.
     let newest = Checkpoint::newest(a).unwrap();
     let same = b.join("checkpoints").join(newest.path().file_name().unwrap());
     assert!(fs::read(newest.path()).unwrap() == fs::read(same).unwrap(), "{what}: weights or optimizer state differ");
@@ -103,7 +103,8 @@ fn the_losses_of_a_summary_are_those_of_the_last_records() {
     let whole = scratch.0.join("whole");
     let finished = go(&config, &whole, Start::New);
     let summary = |folder: &Path| folder.join("summary.json");
-    // Killed between the last checkpoint and the summary: that of the start, of an earlier step, damaged, or none.
+    // Killed between the last checkpoint and the summary: the summary is the initial one, an older one, damaged, or
+    // missing.
     let earlier = {
         let folder = scratch.0.join("earlier");
         stopped(&config, &folder, Start::New, 9);
@@ -153,7 +154,7 @@ fn no_checkpoint_more_than_is_kept_stays() {
     }
 }
 
-/// Every state in which a process that was killed while it made a folder can leave it.
+/// All states in which a killed process can leave a folder while creating it.
 #[test]
 fn a_folder_is_known_at_every_moment_of_its_making() {
     let scratch = Scratch::new("making");
@@ -194,7 +195,7 @@ fn a_folder_is_known_at_every_moment_of_its_making() {
         go(&config, &folder, Start::Replace);
         assert_same(&whole, &folder, &format!("moment {i} by force"));
     }
-    // What is not ours is never taken for a run.
+    // Foreign files are never taken for a run.
     let foreign: [(&str, &[u8]); 5] = [
         ("config.toml", b"seed = 1"),
         ("notes.txt", b"mine"),
@@ -214,7 +215,7 @@ fn a_folder_is_known_at_every_moment_of_its_making() {
     }
 }
 
-/// A folder with a run that was broken off at step 20, whose newest checkpoint is that of step 18.
+/// A folder with a run that was killed after step 20, whose newest checkpoint is of step 18.
 fn broken(scratch: &Scratch, name: &str) -> PathBuf {
     let folder = scratch.0.join(name);
     killed(&small(), &folder, Start::New, |event| matches!(event, Event::Step(20)));
@@ -283,7 +284,7 @@ fn a_configuration_that_is_not_as_it_was_written_is_refused() {
         fs::write(folder.join("config.toml"), &changed).unwrap();
         let message = RunConfig::of_run(&folder, &[]).unwrap_err().to_string();
         assert!(message.contains("config.toml is not as it was written"), "{name}: {message}");
-        // The checkpoint holds it too.
+        // The checkpoint contains it too.
         fs::remove_file(folder.join("config.toml")).unwrap();
         go(&RunConfig::of_run(&folder, &[]).unwrap(), &folder, Start::Resume);
         assert_same(&whole, &folder, name);
@@ -310,7 +311,7 @@ fn a_run_whose_files_are_removed_while_it_trains_does_not_finish() {
     }
 }
 
-/// A run that blows up at its second or third step, and what it is asked to do about it.
+/// A run that diverges in its second or third step, with a policy.
 fn diverging(policy: &str) -> RunConfig {
     config(&[
         "optimizer.kind=sgd",
@@ -345,7 +346,7 @@ fn the_steps_before_a_divergence_are_recorded_however_the_run_was_broken_off() {
         assert_eq!(stopped(&config, &folder, Start::New, stop).status, Status::Interrupted);
         go(&config, &folder, Start::Resume);
         assert_same(&whole, &folder, &format!("stopped at {stop}"));
-        // It diverges again, from a checkpoint some of whose steps were recorded behind it.
+        // It diverges again, after a checkpoint some of whose steps are recorded later.
         go(&config, &folder, Start::Resume);
         assert_same(&whole, &folder, &format!("stopped at {stop}, diverged twice"));
     }
@@ -355,14 +356,14 @@ fn the_steps_before_a_divergence_are_recorded_however_the_run_was_broken_off() {
 fn a_step_that_is_not_finite_is_skipped_or_gone_back_from_and_recorded() {
     let scratch = Scratch::new("policies");
     let blown = go(&diverging("stop"), &scratch.0.join("stop"), Start::New).divergences[0].step;
-    // Skipped: the weights stay as before the first step that is not finite, and no later one is.
+    // Skipped: the weights stay as before the first step that is not finite, and so are all later ones.
     let folder = scratch.0.join("skip");
     let summary = go(&diverging("{ kind = \"skip\", at_most = 3 }"), &folder, Start::New);
     let steps: Vec<usize> = summary.divergences.iter().map(|divergence| divergence.step).collect();
     assert_eq!(steps, [blown, blown + 1, blown + 2, blown + 3], "{summary:?}");
     let skipped = summary.divergences.iter().filter(|divergence| divergence.action == Action::Skipped {}).count();
     assert_eq!((summary.status, skipped), (Status::Diverged, 3));
-    // Gone back from: a millionth of the rate, twice, is one that this run can bear.
+    // Rewound: after two reductions to a millionth the rate suits this run.
     let policy = "{ kind = \"rewind\", factor = 1e-6, at_most = 4 }";
     let folder = scratch.0.join("rewind");
     let summary = go(&diverging(policy), &folder, Start::New);
@@ -376,14 +377,14 @@ fn a_step_that_is_not_finite_is_skipped_or_gone_back_from_and_recorded() {
     assert!(to < blown && (rate / 1e-6f64.powi(rewound.len() as i32) - 1.0).abs() < 1e-9);
     let lr = |record: &Record| record.lr;
     assert!(records(&folder).last().map(lr).unwrap() < 1e7);
-    // Broken off before, in between and after, it comes to the same.
+    // Stopped before, between and after, it ends the same.
     for stop in 1..8 {
         let broken = scratch.0.join(format!("rewind-{stop}"));
         stopped(&diverging(policy), &broken, Start::New, stop);
         go(&diverging(policy), &broken, Start::Resume);
         assert_same(&folder, &broken, &format!("stopped at {stop}"));
     }
-    // One divergence more than is allowed ends the run.
+    // One divergence more than allowed ends the run.
     let summary =
         go(&diverging("{ kind = \"rewind\", factor = 1.0, at_most = 2 }"), &scratch.0.join("often"), Start::New);
     assert_eq!((summary.status, summary.divergences.len()), (Status::Diverged, 3));
@@ -428,7 +429,7 @@ fn a_step_that_diverged_is_made_again_and_says_where() {
             assert_eq!((first.pass, first.block.is_some()), (Phase::Forward, true), "{policy}: {first:?}");
             assert!(divergence.message.contains(&format!("loss {}", found.loss)), "{divergence:?} {}", found.loss);
         }
-        // A step that was recorded has the loss of its record, and every number is finite.
+        // The loss of a recorded step equals its record, and all numbers are finite.
         for record in records(&folder) {
             let found = of(record.step);
             assert_eq!(found.loss, record.loss, "{policy}");
@@ -441,7 +442,7 @@ fn a_step_that_diverged_is_made_again_and_says_where() {
     );
 }
 
-/// A checkpoint whose checksum is right and whose numbers cannot be.
+/// A checkpoint with a valid checksum and impossible contents.
 #[test]
 fn a_checkpoint_that_contradicts_itself_is_refused() {
     use unitgain_train::data::Tokenizer;
@@ -488,7 +489,7 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
 fn a_step_is_made_again_at_the_rate_that_it_had() {
     use unitgain_study::replay::replay;
     let scratch = Scratch::new("rates");
-    // Without checkpoints in between the run goes back to its start each time.
+    // Without checkpoints in between, each rewind goes back to the start.
     for every in [0, 2] {
         let folder = scratch.0.join(every.to_string());
         let policy = "{ kind = \"rewind\", factor = 1e-2, at_most = 9 }";
@@ -526,7 +527,7 @@ fn a_step_is_made_again_at_the_rate_that_it_had() {
 #[test]
 fn a_run_goes_on_under_what_may_change() {
     let scratch = Scratch::new("change");
-    // A policy that goes back to a checkpoint, of a run that had another policy, another length and no checkpoint in turn.
+    // A rewind policy for a resumed run that had another policy and length, and no checkpoint on schedule.
     let folder = scratch.0.join("policy");
     let first = RunConfig::parse(
         &diverging("stop").to_toml(),
@@ -541,7 +542,7 @@ fn a_run_goes_on_under_what_may_change() {
     let summary = go(&longer, &folder, Start::Resume);
     assert_eq!(summary.status, Status::Finished, "{summary:?}");
     assert_eq!(summary.divergences[0].action, Action::Rewound { to: 3, rate: 1e-6 });
-    // A run that is being made longer, and was killed before its next checkpoint, still has the one before.
+    // A run that is being extended and was killed before its next checkpoint keeps the previous one.
     let folder = scratch.0.join("longer");
     let constant = ["schedule.kind=constant", "checkpoint.every=0"];
     go(&config(&[&constant[..], &["train.steps=5"]].concat()), &folder, Start::New);

@@ -50,7 +50,7 @@ fn records(folder: &Path) -> Vec<Record> {
     let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap())
-        // The one field that is allowed to differ between runs.
+        // The only field that may differ between runs.
         .map(|record: Record| Record { tokens_per_second: 0.0, ..record })
         .collect()
 }
@@ -97,7 +97,7 @@ fn the_same_run_twice_is_the_same_to_the_last_bit() {
     go(&small(), &a, Start::New);
     go(&small(), &b, Start::New);
     assert_eq!(records(&a), records(&b));
-    // A folder's own config.toml is the same run again.
+    // A run folder's config.toml gives the same run.
     let again = RunConfig::load(&a.join("config.toml"), &[]).unwrap();
     go(&again, &b, Start::Replace);
     assert_eq!(records(&a), records(&b));
@@ -105,26 +105,25 @@ fn the_same_run_twice_is_the_same_to_the_last_bit() {
 
 #[test]
 fn a_resumed_run_equals_an_unbroken_one() {
-    // BatchNorm has running statistics, which no optimizer knows.
+    // BatchNorm has running statistics, which the optimizer does not update.
     for settings in [vec![], vec!["model.norm=batch_norm".to_string(), "model.placement=peri_norm".into()]] {
         resumed_equals_unbroken("resume", &settings);
     }
 }
 
-/// Checks that a small run with these settings, broken off and resumed, has the records and the weights of an unbroken
-/// one; its configuration and its last checkpoint.
+/// Checks that a small run with these settings, killed and resumed, has the records and weights of an uninterrupted
+/// one; returns its configuration and last checkpoint.
 pub(crate) fn resumed_equals_unbroken(name: &str, settings: &[String]) -> (RunConfig, Checkpoint) {
     let config = &RunConfig::parse(&small().to_toml(), "test", settings).unwrap();
     let scratch = Scratch::new(name);
     let (whole, broken) = (scratch.0.join("whole"), scratch.0.join("broken"));
     go(config, &whole, Start::New);
-    // Break off after step 20: the newest checkpoint is that of step 18, the records go to 18 and one
-    // is half written.
+    // Kill the run after step 20: the newest checkpoint is of step 18, and the records end at 18 with a partial line.
     let stopped = std::panic::catch_unwind(|| {
         let _one_at_a_time = generator();
         train(config, &broken, Start::New, &mut |event| {
             if matches!(event, Event::Step(20)) {
-                // Not a panic message in the log of a passing test.
+                // resume_unwind prints no panic message into the test log.
                 std::panic::resume_unwind(Box::new("stop"));
             }
             ControlFlow::Continue(())
@@ -168,7 +167,7 @@ fn a_run_is_not_resumed_as_another() {
     assert!(settings.contains("seed (1, now 9)") && settings.contains("model.placement"), "{settings}");
     let set = |key: &str| RunConfig::parse(&small().to_toml(), "test", &[key.into()]).unwrap();
     assert!(problem(&set("data.vocab_size=9")).contains("another vocabulary (8 tokens, now 9)"));
-    // As the command does it: from the folder's own, resolved configuration.
+    // As the command does, from the folder's own resolved configuration.
     let settings = ["data.vocab_size=9".to_string()];
     let resolved = RunConfig::load(&folder.join("config.toml"), &settings).unwrap();
     assert!(problem(&resolved).contains("another vocabulary (8 tokens, now 9)"));
@@ -208,7 +207,7 @@ fn an_occupied_folder_is_left_alone() {
         train(&small(), &scratch.0, Start::Replace, &mut |_| ControlFlow::Continue(())).unwrap_err().to_string();
     assert!(problem.contains("is not a run"), "{problem}");
     assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 1);
-    // A run that has something beside it is replaced, and the rest stays.
+    // Replacing a run keeps other files in its folder.
     let run = scratch.0.join("run");
     go(&small(), &run, Start::New);
     std::fs::write(run.join("notes.txt"), "mine").unwrap();
@@ -276,7 +275,7 @@ fn accumulated_micro_batches_are_the_larger_batch() {
     assert!(max_difference(&a.stream_rms, &b.stream_rms) < 1e-6);
     assert!((a.grad_norm() / b.grad_norm() - 1.0).abs() < 1e-4);
     for ((path, _, x), (_, _, y)) in weights(&whole.model).into_iter().zip(weights(&parts.model)) {
-        // Adam's first step is lr sign(g): where g is rounding noise its sign is too.
+        // Adam's first step is lr sign(g), which is arbitrary where g is rounding noise.
         let differing = x.iter().zip(&y).filter(|(x, y)| (*x - *y).abs() > 1e-4).count();
         assert!(differing * 50 <= x.len(), "{path}: {differing} of {}", x.len());
     }
@@ -298,7 +297,7 @@ fn an_evaluation_is_the_same_for_every_cut_of_a_batch_and_every_seed() {
     assert_eq!((last.eval_tokens, whole.eval_tokens), (Some(1000), Some(1000)));
     for cut in [["train.batch_size=4", "train.accumulate=2"], ["train.batch_size=1", "train.accumulate=8"]] {
         let (other, _) = run([cut[0], cut[1], base[2], base[3]], "eval.tokens=1000");
-        // The same training but for rounding, on the same tokens.
+        // The same training up to rounding, on the same tokens.
         assert!((whole.eval_loss.unwrap() - other.eval_loss.unwrap()).abs() < 1e-5, "{whole:?} {other:?}");
     }
     let (other_seed, _) = run([base[0], base[1], "seed=2", base[3]], "eval.tokens=1000");
@@ -405,8 +404,8 @@ fn a_checkpoint_alone_rebuilds_the_model() {
 
 #[test]
 fn the_group_ratios_of_the_learning_rate_stay_over_the_schedule() {
-    // One SGD step of lr moves a weight by lr x factor x gradient: the ratio of two parameters' moves
-    // to their gradients is that of their factors, whatever the schedule says.
+    // An SGD step moves a weight by lr x factor x gradient: the ratio of moves to gradients of two parameters is the
+    // ratio of their factors, for any schedule.
     let settings = [
         "model.parametrization.kind=mup".to_string(),
         "model.parametrization.base_width=4".into(),

@@ -1,5 +1,4 @@
-//! Thirty training steps from given weights, against the losses, gradient norms and weights of the
-//! same run in float64.
+//! Thirty training steps from given weights, against losses, gradient norms and weights in float64.
 
 use crate::common::golden::{Array, Case, Json, Names, connection, walk};
 use crate::common::{test_device, values};
@@ -41,7 +40,7 @@ fn trajectory(case: &Case) {
         placement,
         mlp_placement,
         scale,
-        // The cases have NormFormer without it.
+        // NormFormer has no head scale in the cases.
         head_scale: Some(false),
         final_norm: case.setting("final_norm").given().map(Json::flag),
         ..ModelConfig::default()
@@ -82,7 +81,7 @@ fn trajectory_mup(case: &Case) {
     follow(case, &model, &names);
 }
 
-/// How a case joins its branches; None where it is passed over.
+/// How a case joins its branches; None if it is skipped.
 fn joined(case: &Case) -> Option<(Placement, Option<Placement>, ScaleConfig)> {
     let name = case.text("placement");
     if name == "admin" {
@@ -155,7 +154,7 @@ fn follow(case: &Case, model: &ModelConfig, names: &Names) {
     case.close("loss", "loss", &losses, &expected("loss"));
     let norms: Vec<f64> = rows.iter().map(|row| f64::from(row.grad_norm())).collect();
     case.close("grad_norm_before_clip", "grad_norm", &norms, &expected("grad_norm_before_clip"));
-    // What is left of a norm is what the clip multiplied it by.
+    // The ratio of the norms is the clip's factor.
     let coefficients: Vec<f64> =
         rows.iter().map(|row| f64::from(row.grad_norm_clipped) / f64::from(row.grad_norm())).collect();
     case.close("grad_norm_before_clip", "clip_coefficient", &coefficients, &expected("clip_coefficient"));
@@ -188,8 +187,7 @@ fn last(trainer: &Trainer, names: &Names, name: &str) -> Vec<f64> {
     if *turned { array.transposed().values } else { array.values }
 }
 
-/// The learning rate and weight decay of every parameter, and the multipliers, as microsoft/mup has
-/// them.
+/// Learning rate and weight decay of each parameter, and the multipliers, against microsoft/mup.
 fn factors_match(case: &Case, model: &ModelConfig, names: &Names) {
     let trainer = trainer(case, model, names);
     let optimizer = optimizer(case);
