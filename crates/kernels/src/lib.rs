@@ -8,20 +8,20 @@
 //! On a machine without AVX-512 or AVX2, or one that is not x86, the same loops are compiled for what it has.
 
 #[cfg(feature = "flex")]
-pub mod fresh;
+mod graph;
 pub mod kinks;
 pub mod math;
 #[cfg(feature = "flex")]
 mod matrix;
-#[cfg(feature = "flex")]
-mod node;
+mod mode;
 pub mod simd;
-mod switch;
 #[cfg(feature = "flex")]
 pub mod threads;
+#[cfg(feature = "flex")]
+pub mod uninit;
 
 #[cfg(feature = "flex")]
-pub use matrix::{Matrix, column_sums, multiply, product, product_into, rows_of_a_thread};
+pub use graph::{FlexTensor, Fused, Native, contiguous, matrix, run, shape, slice, tensor, zeros};
 #[cfg(feature = "flex")]
-pub use node::{FlexTensor, Fused, Native, contiguous, empty, matrix, run, shape, slice, tensor};
-pub use switch::{composed, is_fused};
+pub use matrix::{Matrix, column_sums, multiply, product, product_into, rows_of_a_thread};
+pub use mode::{composed, is_fused};

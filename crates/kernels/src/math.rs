@@ -82,7 +82,7 @@ pub fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
             lanes[i] += f(chunk[i]);
         }
     }
-    let mut total = tree(lanes);
+    let mut total = tree_sum(lanes);
     for v in rest {
         total += f(*v);
     }
@@ -120,7 +120,7 @@ pub fn subtract_and_square<const F: bool>(x: &mut [f32], value: f32) -> f32 {
             lanes[i] = fma::<F>(chunk[i], chunk[i], lanes[i]);
         }
     }
-    let mut total = tree(lanes);
+    let mut total = tree_sum(lanes);
     for v in rest {
         *v -= value;
         total = fma::<F>(*v, *v, total);
@@ -139,7 +139,7 @@ pub fn dot<const F: bool>(x: &[f32], y: &[f32]) -> f32 {
             lanes[i] = fma::<F>(a[i], b[i], lanes[i]);
         }
     }
-    let mut total = tree(lanes);
+    let mut total = tree_sum(lanes);
     for (a, b) in rest.iter().zip(other_rest) {
         total = fma::<F>(*a, *b, total);
     }
@@ -147,7 +147,7 @@ pub fn dot<const F: bool>(x: &[f32], y: &[f32]) -> f32 {
 }
 
 #[inline(always)]
-pub(crate) fn tree(mut lanes: [f32; LANES]) -> f32 {
+pub(crate) fn tree_sum(mut lanes: [f32; LANES]) -> f32 {
     let mut n = LANES / 2;
     while n > 0 {
         for i in 0..n {

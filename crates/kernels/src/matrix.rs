@@ -1,5 +1,5 @@
-use crate::fresh::{Room, fill, written};
 use crate::simd;
+use crate::uninit::{Uninit, fill, written};
 
 /// A matrix inside a slice: entry (r, c) is `data[r * rows + c * columns]`.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ pub fn multiply(
 /// # Panics
 /// If the room is another, or a matrix reaches beyond its slice.
 pub fn product_into<'a>(
-    out: &'a mut Room,
+    out: &'a mut Uninit,
     (m, n, k): (usize, usize, usize),
     a: Matrix<'_>,
     b: Matrix<'_>,

@@ -2,9 +2,9 @@
 
 use crate::SCALE;
 use burn::tensor::Tensor;
-use unitgain_kernels::fresh::{Room, WriteRow, fill, map, map_and_sum, rows, written_pair};
 use unitgain_kernels::math::{self, fma};
 use unitgain_kernels::threads::piece;
+use unitgain_kernels::uninit::{Uninit, WriteRow, fill, map, map_and_sum, rows, written_pair};
 use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, run, shape, simd, slice, tensor};
 
 /// As the composed twin; None on another backend or for another type than f32.
@@ -113,10 +113,10 @@ impl Fused<3> for Norm {
 const SCALE_F32: f32 = SCALE as f32;
 
 simd! {
-    fn forward<'a>(centred: bool, eps: f32, x: &[f32], gamma: &[f32], beta: Option<&[f32]>, y: &'a mut Room, statistics: &mut [f32]) -> &'a mut [f32] = forward_body
+    fn forward<'a>(centred: bool, eps: f32, x: &[f32], gamma: &[f32], beta: Option<&[f32]>, y: &'a mut Uninit, statistics: &mut [f32]) -> &'a mut [f32] = forward_body
 }
 simd! {
-    fn backward<'a>(centred: bool, x: &[f32], gamma: &[f32], statistics: &[f32], dy: &[f32], dx: &'a mut Room, dgamma: &mut [f32], dbeta: &mut [f32]) -> &'a mut [f32] = backward_body
+    fn backward<'a>(centred: bool, x: &[f32], gamma: &[f32], statistics: &[f32], dy: &[f32], dx: &'a mut Uninit, dgamma: &mut [f32], dbeta: &mut [f32]) -> &'a mut [f32] = backward_body
 }
 
 #[inline(always)]
@@ -126,7 +126,7 @@ fn forward_body<'a, const F: bool>(
     x: &[f32],
     gamma: &[f32],
     beta: Option<&[f32]>,
-    y: &'a mut Room,
+    y: &'a mut Uninit,
     statistics: &mut [f32],
 ) -> &'a mut [f32] {
     rows(y, gamma.len(), &mut Forward::<F> { centred, eps, x, gamma, beta, statistics })
@@ -143,18 +143,18 @@ struct Forward<'a, const F: bool> {
 
 impl<const F: bool> WriteRow for Forward<'_, F> {
     #[inline(always)]
-    fn write<'a>(&mut self, row: usize, room: &'a mut Room) -> &'a mut [f32] {
-        let width = room.len();
+    fn write<'a>(&mut self, row: usize, out: &'a mut Uninit) -> &'a mut [f32] {
+        let width = out.len();
         let share = 1.0 / width as f32;
         let x = &self.x[row * width..][..width];
         let (y, mean, rest, squares) = if self.centred {
             let mean = math::sum_of(x, |x| x * SCALE_F32) * share;
-            let (y, rest) = map_and_sum(room, x, |x| x * SCALE_F32 - mean);
+            let (y, rest) = map_and_sum(out, x, |x| x * SCALE_F32 - mean);
             let rest = rest * share;
             let squares = math::subtract_and_square::<F>(y, rest);
             (y, mean, rest, squares)
         } else {
-            let y = map(room, x, |x| x * SCALE_F32);
+            let y = map(out, x, |x| x * SCALE_F32);
             let squares = math::dot::<F>(y, y);
             (y, 0.0, 0.0, squares)
         };
@@ -184,7 +184,7 @@ fn backward_body<'a, const F: bool>(
     gamma: &[f32],
     statistics: &[f32],
     dy: &[f32],
-    dx: &'a mut Room,
+    dx: &'a mut Uninit,
     dgamma: &mut [f32],
     dbeta: &mut [f32],
 ) -> &'a mut [f32] {
@@ -207,8 +207,8 @@ struct Backward<'a, const F: bool> {
 
 impl<const F: bool> WriteRow for Backward<'_, F> {
     #[inline(always)]
-    fn write<'a>(&mut self, row: usize, room: &'a mut Room) -> &'a mut [f32] {
-        let width = room.len();
+    fn write<'a>(&mut self, row: usize, out: &'a mut Uninit) -> &'a mut [f32] {
+        let width = out.len();
         let share = 1.0 / width as f32;
         let (x, dy) = (&self.x[row * width..][..width], &self.dy[row * width..][..width]);
         let [mean, rest, inverse] = [0, 1, 2].map(|i| self.statistics[STATISTICS * row + i]);
@@ -219,7 +219,7 @@ impl<const F: bool> WriteRow for Backward<'_, F> {
             *dgamma = fma::<F>(*dy, *h, *dgamma);
             *dbeta += dy;
         }
-        let dx = map(room, dy, |dy| dy);
+        let dx = map(out, dy, |dy| dy);
         for (dx, gamma) in dx.iter_mut().zip(self.gamma) {
             *dx *= gamma;
         }

@@ -1,10 +1,10 @@
 use crate::config::Activation;
 use burn::tensor::Tensor;
 use rayon::prelude::*;
-use unitgain_kernels::fresh::{Room, fill};
 use unitgain_kernels::math::{self, fma};
 use unitgain_kernels::threads::piece;
-use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, empty, run, shape, simd, slice, tensor};
+use unitgain_kernels::uninit::{Uninit, fill};
+use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, run, shape, simd, slice, tensor, zeros};
 
 /// `phi(x)`.
 pub(crate) fn activation<const D: usize>(x: &Tensor<D>, kind: Activation) -> Option<Tensor<D>> {
@@ -88,7 +88,7 @@ simd! {
     fn with_slopes[A: Function](x: &[f32], y: &mut [f32], slopes: &mut [f32]) = with_slopes_body
 }
 simd! {
-    fn in_place[A: Function]<'a>(x: &mut [f32], slopes: &'a mut Room) -> &'a mut [f32] = in_place_body
+    fn in_place[A: Function]<'a>(x: &mut [f32], slopes: &'a mut Uninit) -> &'a mut [f32] = in_place_body
 }
 simd! {
     fn products(out: &mut [f32], a: &[f32], b: &[f32]) = products_body
@@ -115,7 +115,7 @@ fn with_slopes_body<A: Function, const F: bool>(x: &[f32], y: &mut [f32], slopes
 }
 
 #[inline(always)]
-fn in_place_body<'a, A: Function, const F: bool>(x: &mut [f32], slopes: &'a mut Room) -> &'a mut [f32] {
+fn in_place_body<'a, A: Function, const F: bool>(x: &mut [f32], slopes: &'a mut Uninit) -> &'a mut [f32] {
     fill(slopes, |i| {
         let slope;
         (x[i], slope) = A::at::<F>(x[i]);
@@ -152,14 +152,14 @@ fn gated_gradients_body<A: Function, const F: bool>(
 }
 
 /// `x` becomes `phi(x)`; `slopes` become its derivatives.
-pub(super) fn apply_in_place<'a>(kind: Activation, x: &mut [f32], slopes: &'a mut Room) -> &'a mut [f32] {
+pub(super) fn apply_in_place<'a>(kind: Activation, x: &mut [f32], slopes: &'a mut Uninit) -> &'a mut [f32] {
     by_kind!(kind, in_place(x, slopes))
 }
 
 /// Elementwise product.
 pub(super) fn product(a: &FlexTensor, b: &FlexTensor) -> FlexTensor {
     let (a_values, b_values) = (slice(a), slice(b));
-    let mut out = empty(a_values.len());
+    let mut out = zeros(a_values.len());
     let n = piece(out.len(), 64, 1);
     out.par_chunks_mut(n)
         .zip(a_values.par_chunks(n))
@@ -178,13 +178,13 @@ impl Fused<1> for Phi {
     fn forward(&self, [x]: [FlexTensor; 1], keep: bool) -> (FlexTensor, Option<FlexTensor>) {
         let x = contiguous(x);
         let (sizes, x) = (shape(&x), slice(&x));
-        let mut y = empty(x.len());
+        let mut y = zeros(x.len());
         let n = piece(x.len(), 64, 4);
         if !keep {
             y.par_chunks_mut(n).zip(x.par_chunks(n)).for_each(|(y, x)| by_kind!(self.0, values(x, y)));
             return (tensor(y, &sizes), None);
         }
-        let mut slopes = empty(x.len());
+        let mut slopes = zeros(x.len());
         y.par_chunks_mut(n)
             .zip(slopes.par_chunks_mut(n))
             .zip(x.par_chunks(n))
@@ -205,7 +205,7 @@ impl Fused<2> for Gated {
 
     fn forward(&self, [gate, up]: [FlexTensor; 2], keep: bool) -> (FlexTensor, Option<Self::State>) {
         let (gate, up) = (contiguous(gate), contiguous(up));
-        let mut y = empty(slice(&gate).len());
+        let mut y = zeros(slice(&gate).len());
         let n = piece(y.len(), 64, 4);
         y.par_chunks_mut(n)
             .zip(slice(&gate).par_chunks(n))
@@ -216,7 +216,7 @@ impl Fused<2> for Gated {
 
     fn backward(&self, (gate, up): Self::State, dy: FlexTensor, _: [bool; 2]) -> [Option<FlexTensor>; 2] {
         let len = slice(&gate).len();
-        let (mut dgate, mut dup) = (empty(len), empty(len));
+        let (mut dgate, mut dup) = (zeros(len), zeros(len));
         let n = piece(len, 64, 4);
         dgate
             .par_chunks_mut(n)

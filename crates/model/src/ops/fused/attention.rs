@@ -2,11 +2,11 @@ use burn::tensor::Tensor;
 use rayon::prelude::*;
 use unitgain_kernels::math::{self, fma};
 use unitgain_kernels::{
-    FlexTensor, Fused, Matrix, Native, contiguous, empty, multiply, run, shape, simd, slice, tensor,
+    FlexTensor, Fused, Matrix, Native, contiguous, multiply, run, shape, simd, slice, tensor, zeros,
 };
 
-/// Causal attention of `q`, `[batch, time, heads, head_dim]`, and `k` and `v`, `[batch, time, kv_heads,
-/// head_dim]`: `softmax(cap(scale q k^T)) v`, as `[batch, time, heads, head_dim]`.
+/// Causal attention of `q`, `[sequences, time, heads, head_dim]`, and `k` and `v`, `[sequences, time, kv_heads,
+/// head_dim]`: `softmax(cap(scale q k^T)) v`, as `[sequences, time, heads, head_dim]`.
 pub(crate) fn attention(q: &Tensor<4>, k: &Tensor<4>, v: &Tensor<4>, scale: f64, softcap: f64) -> Option<Tensor<4>> {
     if q.dims()[1] != k.dims()[1] {
         return None;
@@ -62,8 +62,8 @@ impl Fused<3> for Attention {
         let sizes = Sizes::of(&q, &k);
         let (stride, kv_stride) = sizes.strides();
         let time = sizes.time;
-        let mut out = empty(slice(&q).len());
-        let mut sums = empty(slice(&q).len() / sizes.head_dim);
+        let mut out = zeros(slice(&q).len());
+        let mut sums = zeros(slice(&q).len() / sizes.head_dim);
         out.par_chunks_mut(time * stride)
             .zip(sums.par_chunks_mut(sizes.heads * time))
             .zip(slice(&q).par_chunks(time * stride))
@@ -79,7 +79,7 @@ impl Fused<3> for Attention {
         let sizes = Sizes::of(&q, &k);
         let (stride, kv_stride) = sizes.strides();
         let time = sizes.time;
-        let (mut dq, mut dk, mut dv) = (empty(slice(&q).len()), empty(slice(&k).len()), empty(slice(&v).len()));
+        let (mut dq, mut dk, mut dv) = (zeros(slice(&q).len()), zeros(slice(&k).len()), zeros(slice(&v).len()));
         dq.par_chunks_mut(time * stride)
             .zip(dk.par_chunks_mut(time * kv_stride))
             .zip(dv.par_chunks_mut(time * kv_stride))
@@ -101,7 +101,7 @@ impl Attention {
     fn sequence(&self, sizes: Sizes, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32], sums: &mut [f32]) {
         let Sizes { time, heads, head_dim, .. } = sizes;
         let (stride, kv_stride) = sizes.strides();
-        let mut logits = empty(BLOCK.min(time) * time);
+        let mut logits = zeros(BLOCK.min(time) * time);
         for head in 0..heads {
             let (at, kv) = (head * head_dim, sizes.kv_start(head));
             let q = Matrix::new(&q[at..], stride, 1);
@@ -130,9 +130,9 @@ impl Attention {
         let Sizes { time, heads, head_dim, .. } = sizes;
         let (stride, kv_stride) = sizes.strides();
         let n = BLOCK.min(time) * time;
-        let (mut weights, mut dlogits) = (empty(n), empty(n));
-        let mut slopes = empty(if self.softcap > 0.0 { n } else { 0 });
-        let mut inner = empty(BLOCK);
+        let (mut weights, mut dlogits) = (zeros(n), zeros(n));
+        let mut slopes = zeros(if self.softcap > 0.0 { n } else { 0 });
+        let mut inner = zeros(BLOCK);
         for head in 0..heads {
             let (at, kv) = (head * head_dim, sizes.kv_start(head));
             let q = Matrix::new(&q[at..], stride, 1);

@@ -2,7 +2,7 @@ use burn::backend::Flex;
 use burn::tensor::{DType, Int, Tensor};
 use rayon::prelude::*;
 use unitgain_kernels::threads::piece;
-use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, empty, math, run, shape, simd, slice, tensor};
+use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, math, run, shape, simd, slice, tensor, zeros};
 
 /// Mean cross-entropy of `logits`, `[rows, vocabulary]`, weighted if `weights`, `[rows]`, are given.
 pub(crate) fn cross_entropy(
@@ -80,7 +80,7 @@ impl Fused<1> for CrossEntropy {
         let vocabulary = sizes[1];
         let in_range = self.targets.iter().all(|t| usize::try_from(*t).is_ok_and(|t| t < vocabulary));
         assert!(in_range && self.targets.len() == sizes[0], "a target is no token of the vocabulary of {vocabulary}");
-        let mut gradient = empty(slice(&logits).len());
+        let mut gradient = zeros(slice(&logits).len());
         let n = piece(gradient.len(), vocabulary, 4);
         let losses: Vec<f64> = gradient
             .par_chunks_mut(n)

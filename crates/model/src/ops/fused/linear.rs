@@ -1,7 +1,7 @@
 use super::activation::{apply_in_place, product as elementwise};
 use crate::config::Activation;
 use burn::tensor::Tensor;
-use unitgain_kernels::fresh::{Room, fill, written, written_pair};
+use unitgain_kernels::uninit::{Uninit, fill, written, written_pair};
 use unitgain_kernels::{
     FlexTensor, Fused, Matrix, Native, column_sums, contiguous, matrix, multiply, product, product_into,
     rows_of_a_thread, run, shape, slice, tensor,
@@ -109,7 +109,7 @@ struct Product<'a> {
 
 impl Product<'_> {
     /// The rows whose first element is `first`.
-    fn write<'o>(&self, first: usize, out: &'o mut Room) -> &'o mut [f32] {
+    fn write<'o>(&self, first: usize, out: &'o mut Uninit) -> &'o mut [f32] {
         let sizes = (out.len() / self.n, self.n, self.k);
         let x = self.x.from_row(first / self.n);
         match self.bias {

@@ -1,9 +1,9 @@
 use burn::tensor::Tensor;
 use rayon::prelude::*;
 use unitgain_kernels::threads::piece;
-use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, empty, run, shape, simd, slice, tensor};
+use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, run, shape, simd, slice, tensor, zeros};
 
-/// Turns `x`, `[batch, time, heads, head_dim]`, by the angles whose cosines and sines are `[positions,
+/// Turns `x`, `[sequences, time, heads, head_dim]`, by the angles whose cosines and sines are `[positions,
 /// head_dim / 2]`, from position `start` on.
 pub(crate) fn rotary(x: &Tensor<4>, cos: &Tensor<2>, sin: &Tensor<2>, start: usize) -> Option<Tensor<4>> {
     let (cos, sin) = (Native::of(cos)?.values(), Native::of(sin)?.values());
@@ -24,7 +24,7 @@ impl Rotary {
         let sizes = shape(&x);
         let [_, time, heads, head_dim] = sizes[..] else { unreachable!("four axes") };
         let (row, half) = (heads * head_dim, head_dim / 2);
-        let mut y = empty(slice(&x).len());
+        let mut y = zeros(slice(&x).len());
         let n = piece(y.len(), row, 2);
         y.par_chunks_mut(n).zip(slice(&x).par_chunks(n)).enumerate().for_each(|(i, (y, x))| {
             let first = i * (n / row);

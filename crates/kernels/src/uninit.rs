@@ -1,22 +1,22 @@
 //! Buffers that are written once, without being set to 0 first.
 
-use crate::math::{LANES, tree};
+use crate::math::{LANES, tree_sum};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// What is still to be written.
-pub type Room = [MaybeUninit<f32>];
+pub type Uninit = [MaybeUninit<f32>];
 
 /// `n` elements, in pieces of `size` on all threads. `write` gets the index of the first element of a piece and its
-/// room, and has to return that room as written: as there is no other way to have such a slice, it is the proof.
+/// out, and has to return that out as written: as there is no other way to have such a slice, it is the proof.
 ///
 /// # Panics
 /// If it returns another slice.
-pub fn written(n: usize, size: usize, write: impl Fn(usize, &mut Room) -> &mut [f32] + Sync) -> Vec<f32> {
+pub fn written(n: usize, size: usize, write: impl Fn(usize, &mut Uninit) -> &mut [f32] + Sync) -> Vec<f32> {
     let (mut values, size) = (Vec::with_capacity(n), size.max(1));
     let pieces = values.spare_capacity_mut()[..n].par_chunks_mut(size);
-    pieces.enumerate().for_each(|(i, room)| prove(room, |room| write(i * size, room)));
-    // SAFETY: the capacity is at least n, and `prove` has seen each piece of the first n elements as written.
+    pieces.enumerate().for_each(|(i, out)| assert_written(out, |out| write(i * size, out)));
+    // SAFETY: the capacity is at least n, and `assert_written` has seen each piece of the first n elements as written.
     #[allow(unsafe_code)]
     unsafe {
         values.set_len(n);
@@ -30,17 +30,17 @@ pub fn written(n: usize, size: usize, write: impl Fn(usize, &mut Room) -> &mut [
 /// If they have not, or if `write` returns other slices.
 pub fn written_pair(
     [(n, size), (m, other)]: [(usize, usize); 2],
-    write: impl for<'a> Fn(usize, &'a mut Room, &'a mut Room) -> (&'a mut [f32], &'a mut [f32]) + Sync,
+    write: impl for<'a> Fn(usize, &'a mut Uninit, &'a mut Uninit) -> (&'a mut [f32], &'a mut [f32]) + Sync,
 ) -> (Vec<f32>, Vec<f32>) {
     let (mut first, mut second) = (Vec::with_capacity(n), Vec::with_capacity(m));
     let (size, other) = (size.max(1), other.max(1));
     assert!(n.div_ceil(size) == m.div_ceil(other), "buffers of different numbers of pieces");
-    let rooms = first.spare_capacity_mut()[..n].par_chunks_mut(size);
-    let rooms = rooms.zip(second.spare_capacity_mut()[..m].par_chunks_mut(other));
-    rooms.enumerate().for_each(|(i, (a, b))| {
+    let outs = first.spare_capacity_mut()[..n].par_chunks_mut(size);
+    let outs = outs.zip(second.spare_capacity_mut()[..m].par_chunks_mut(other));
+    outs.enumerate().for_each(|(i, (a, b))| {
         let expected = [(a.as_ptr().cast::<f32>(), a.len()), (b.as_ptr().cast(), b.len())];
         let (a, b) = write(i * size, a, b);
-        assert!(expected == [(a.as_ptr(), a.len()), (b.as_ptr(), b.len())], "another slice than the room");
+        assert!(expected == [(a.as_ptr(), a.len()), (b.as_ptr(), b.len())], "another slice than the out");
     });
     // SAFETY: the capacities are at least n and m, there are as many pieces of each, and each was just seen as written.
     #[allow(unsafe_code)]
@@ -51,83 +51,83 @@ pub fn written_pair(
     (first, second)
 }
 
-fn prove(room: &mut Room, write: impl FnOnce(&mut Room) -> &mut [f32]) {
-    let expected = (room.as_ptr().cast::<f32>(), room.len());
-    let written = write(room);
-    assert!(expected == (written.as_ptr(), written.len()), "another slice than the room");
+fn assert_written(out: &mut Uninit, write: impl FnOnce(&mut Uninit) -> &mut [f32]) {
+    let expected = (out.as_ptr().cast::<f32>(), out.len());
+    let written = write(out);
+    assert!(expected == (written.as_ptr(), written.len()), "another slice than the out");
 }
 
-/// The room with `f` of each number of `x`, which is as long.
+/// The out with `f` of each number of `x`, which is as long.
 #[inline(always)]
-pub fn map<'a>(room: &'a mut Room, x: &[f32], f: impl Fn(f32) -> f32) -> &'a mut [f32] {
-    assert!(room.len() == x.len(), "another length than the room's");
-    for (place, x) in room.iter_mut().zip(x) {
+pub fn map<'a>(out: &'a mut Uninit, x: &[f32], f: impl Fn(f32) -> f32) -> &'a mut [f32] {
+    assert!(out.len() == x.len(), "another length than the out's");
+    for (place, x) in out.iter_mut().zip(x) {
         place.write(f(*x));
     }
     // SAFETY: the loop has written every element, as both are as long.
     #[allow(unsafe_code)]
     unsafe {
-        room.assume_init_mut()
+        out.assume_init_mut()
     }
 }
 
 /// [`map`], and the sum of what was written.
 #[inline(always)]
-pub fn map_and_sum<'a>(room: &'a mut Room, x: &[f32], f: impl Fn(f32) -> f32) -> (&'a mut [f32], f32) {
-    assert!(room.len() == x.len(), "another length than the room's");
+pub fn map_and_sum<'a>(out: &'a mut Uninit, x: &[f32], f: impl Fn(f32) -> f32) -> (&'a mut [f32], f32) {
+    assert!(out.len() == x.len(), "another length than the out's");
     let mut lanes = [0f32; LANES];
-    let (places, last_places) = room.as_chunks_mut::<LANES>();
+    let (places, last_places) = out.as_chunks_mut::<LANES>();
     let (chunks, last) = x.as_chunks::<LANES>();
     for (place, chunk) in places.iter_mut().zip(chunks) {
         for i in 0..LANES {
             lanes[i] += *place[i].write(f(chunk[i]));
         }
     }
-    let mut total = tree(lanes);
+    let mut total = tree_sum(lanes);
     for (place, x) in last_places.iter_mut().zip(last) {
         total += *place.write(f(*x));
     }
     // SAFETY: the loops have written every element, as both are as long and so are their chunks.
     #[allow(unsafe_code)]
-    (unsafe { room.assume_init_mut() }, total)
+    (unsafe { out.assume_init_mut() }, total)
 }
 
-/// The room with `value` of each index written.
+/// The out with `value` of each index written.
 #[inline(always)]
-pub fn fill(room: &mut Room, mut value: impl FnMut(usize) -> f32) -> &mut [f32] {
-    for (i, place) in room.iter_mut().enumerate() {
+pub fn fill(out: &mut Uninit, mut value: impl FnMut(usize) -> f32) -> &mut [f32] {
+    for (i, place) in out.iter_mut().enumerate() {
         place.write(value(i));
     }
     // SAFETY: the loop has written every element.
     #[allow(unsafe_code)]
     unsafe {
-        room.assume_init_mut()
+        out.assume_init_mut()
     }
 }
 
 /// Writes one row. A method instead of a closure, as only that can be told to be compiled into its caller and for
 /// the instructions of its caller.
 pub trait WriteRow {
-    /// Writes the row of this index into its room and returns that, as in [`written`].
-    fn write<'a>(&mut self, row: usize, room: &'a mut Room) -> &'a mut [f32];
+    /// Writes the row of this index into its out and returns that, as in [`written`].
+    fn write<'a>(&mut self, row: usize, out: &'a mut Uninit) -> &'a mut [f32];
 }
 
-/// The room, written row by row.
+/// The out, written row by row.
 ///
 /// # Panics
-/// If a row is returned as another slice, or if the room is not whole rows of `width`.
+/// If a row is returned as another slice, or if the out is not whole rows of `width`.
 #[inline(always)]
-pub fn rows<'a>(room: &'a mut Room, width: usize, writer: &mut impl WriteRow) -> &'a mut [f32] {
-    assert!(room.len().is_multiple_of(width), "a room of broken rows");
-    for (i, row) in room.chunks_exact_mut(width).enumerate() {
+pub fn rows<'a>(out: &'a mut Uninit, width: usize, writer: &mut impl WriteRow) -> &'a mut [f32] {
+    assert!(out.len().is_multiple_of(width), "a out of broken rows");
+    for (i, row) in out.chunks_exact_mut(width).enumerate() {
         let expected = (row.as_ptr().cast::<f32>(), row.len());
         let written = writer.write(i, row);
-        assert!(expected == (written.as_ptr(), written.len()), "another slice than the room");
+        assert!(expected == (written.as_ptr(), written.len()), "another slice than the out");
     }
-    // SAFETY: the rows are all of the room, and each was just seen as written.
+    // SAFETY: the rows are all of the out, and each was just seen as written.
     #[allow(unsafe_code)]
     unsafe {
-        room.assume_init_mut()
+        out.assume_init_mut()
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn every_piece_is_written_where_it_belongs() {
         for (n, size) in [(0, 4), (1, 4), (10, 3), (1000, 64), (5, 0)] {
-            let values = written(n, size, |first, room| fill(room, |i| (first + i) as f32));
+            let values = written(n, size, |first, out| fill(out, |i| (first + i) as f32));
             assert!(values.iter().enumerate().all(|(i, v)| *v == i as f32) && values.len() == n);
             let (a, b) = written_pair([(n, size); 2], |first, a, b| {
                 (fill(a, |i| (first + i) as f32), fill(b, |i| -((first + i) as f32)))
@@ -151,9 +151,9 @@ mod tests {
     struct Count(usize);
 
     impl WriteRow for Count {
-        fn write<'a>(&mut self, row: usize, room: &'a mut Room) -> &'a mut [f32] {
-            let first = self.0 + row * room.len();
-            fill(room, |i| (first + i) as f32)
+        fn write<'a>(&mut self, row: usize, out: &'a mut Uninit) -> &'a mut [f32] {
+            let first = self.0 + row * out.len();
+            fill(out, |i| (first + i) as f32)
         }
     }
 
@@ -162,7 +162,7 @@ mod tests {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         pool.install(|| {
             for (n, size) in [(1, 1), (7, 2), (100, 33), (1001, 100)] {
-                let values = written(n, size, |first, room| fill(room, |i| (first + i) as f32));
+                let values = written(n, size, |first, out| fill(out, |i| (first + i) as f32));
                 let (a, b) = written_pair([(n, size), (2 * n, 2 * size)], |first, a, b| {
                     (fill(a, |i| (first + i) as f32), fill(b, |i| (2 * first + i) as f32))
                 });
@@ -175,9 +175,9 @@ mod tests {
     #[test]
     fn one_that_panics_leaves_nothing_unwritten_to_be_read() {
         let half = std::panic::catch_unwind(|| {
-            written(100, 10, |first, room| match first {
+            written(100, 10, |first, out| match first {
                 50 => panic!("half way"),
-                _ => fill(room, |i| i as f32),
+                _ => fill(out, |i| i as f32),
             })
         });
         assert!(half.is_err());
@@ -188,10 +188,10 @@ mod tests {
         for n in [0, 1, 31, 32, 33, 100] {
             let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
             let twice: Vec<f32> = x.iter().map(|x| x * 2.0).collect();
-            let mut room = Vec::with_capacity(n);
-            assert_eq!(map(&mut room.spare_capacity_mut()[..n], &x, |x| x * 2.0), twice);
-            let mut room = Vec::with_capacity(n);
-            let (values, sum) = map_and_sum(&mut room.spare_capacity_mut()[..n], &x, |x| x * 2.0);
+            let mut out = Vec::with_capacity(n);
+            assert_eq!(map(&mut out.spare_capacity_mut()[..n], &x, |x| x * 2.0), twice);
+            let mut out = Vec::with_capacity(n);
+            let (values, sum) = map_and_sum(&mut out.spare_capacity_mut()[..n], &x, |x| x * 2.0);
             assert!(values == twice && sum == twice.iter().sum::<f32>());
         }
     }
@@ -212,12 +212,12 @@ mod tests {
     #[test]
     #[should_panic(expected = "broken rows")]
     fn rows_are_whole() {
-        written(4, 4, |first, room| rows(room, 3, &mut Count(first)));
+        written(4, 4, |first, out| rows(out, 3, &mut Count(first)));
     }
 
     #[test]
     #[should_panic(expected = "another slice")]
     fn another_slice_is_no_proof() {
-        written(4, 4, |_, room| &mut fill(room, |_| 0.0)[1..]);
+        written(4, 4, |_, out| &mut fill(out, |_| 0.0)[1..]);
     }
 }

@@ -132,7 +132,7 @@ pub fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
 }
 
 /// `n` zeros, written by all threads: one alone is as slow at it as a norm.
-pub fn empty(n: usize) -> Vec<f32> {
+pub fn zeros(n: usize) -> Vec<f32> {
     let size = piece(n, 64, 1);
     if size >= n {
         return vec![0.0; n];
@@ -165,7 +165,7 @@ mod tests {
     fn several_threads_write_all_zeros() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         for n in [0, 1, 33_001] {
-            let zeros = pool.install(|| empty(n));
+            let zeros = pool.install(|| zeros(n));
             assert!(zeros.len() == n && zeros.iter().all(|x| *x == 0.0));
         }
         assert!(pool.install(|| piece(33_001, 64, 1)) < 33_001, "several threads");
