@@ -304,8 +304,7 @@ fn fixup(case: &Case) {
     let mut stream = Stream::new(leaves["x"].clone(), 1, false);
     assert_eq!(stream.x.dims()[1], d, "{}: d", case.name);
     for block in 0..blocks {
-        let site =
-            Site { layer: block, layers: blocks, width: d, base_width: d, joint: Joint::of(1.0), branch: Branch::Mlp };
+        let site = Site { block, blocks, width: d, base_width: d, joint: Joint::of(1.0), branch: Branch::Mlp };
         let residual = Residual::new(Placement::None {}, &NormConfig::None {}, ScaleConfig::Fixup {}, site, &device);
         let given = [("scale", "scale"), ("bias", "bias_out")]
             .map(|(ours, theirs)| (ours.to_string(), (vec![1], case.array(&format!("block{block}.{theirs}")).f32())));
@@ -369,8 +368,8 @@ fn spectral_factors(case: &Case, row: Json<'_>, (n_in, n_out): (usize, usize)) {
     let unit = n_in.min(n_out);
     let (fan_in, fan_out) = (n_in as f64, n_out as f64);
     let (base_in, base_out) = (fan_in / unit as f64, fan_out / unit as f64);
-    let spec = Spec { role: Role::MlpIn, fan_in, fan_out, layers: 1, layer: None, width: unit as f64 };
-    let shape = Shape { width: unit, head_dim: unit, layers: 1 };
+    let spec = Spec { role: Role::MlpIn, fan_in, fan_out, blocks: 1, block: None, width: unit as f64 };
+    let shape = Shape { width: unit, head_dim: unit, blocks: 1 };
     let spectral = Parametrization::Spectral { base_width: 1, base_head_dim: None, output_multiplier: 1.0 };
     let of = |update| spectral.factors(&spec, shape, update);
     let base_std = base_in.powf(-0.5) * (base_out / base_in).sqrt().min(1.0);

@@ -133,7 +133,7 @@ fn scalars(case: &Case, expected: Json<'_>) {
 }
 
 fn spec(role: Role, fan_in: f64, fan_out: f64) -> Spec {
-    Spec { role, fan_in, fan_out, layers: 6, layer: Some(0), width: fan_in }
+    Spec { role, fan_in, fan_out, blocks: 6, block: Some(0), width: fan_in }
 }
 
 fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
@@ -182,7 +182,7 @@ fn delta_orthogonal(case: &Case) {
 fn depth_width(case: &Case, row: Json<'_>) {
     let (layers, d, ff) = (size(row, "N"), number(row, "d"), number(row, "ff"));
     let close = |what: &str, got: f64, want: f64| close(case, what, got, want, 1e-9);
-    let spec = |role, fan_in, fan_out| Spec { role, fan_in, fan_out, layers, layer: Some(0), width: d };
+    let spec = |role, fan_in, fan_out| Spec { role, fan_in, fan_out, blocks: layers, block: Some(0), width: d };
     let std = |scheme: Scheme, role| {
         let (fan_in, fan_out) = match role {
             Role::MlpIn => (d, ff),
@@ -234,7 +234,7 @@ fn depth_width(case: &Case, row: Json<'_>) {
     for (parametrization, key) in [(depth_mup, "depth_mup"), (complete_p, "completep")] {
         let want = row.at(key);
         close(key, parametrization.branch(0, layers).gain, number(want, "branch_multiplier"));
-        let shape = Shape { width: base_width, head_dim: base_width, layers };
+        let shape = Shape { width: base_width, head_dim: base_width, blocks: layers };
         for role in [Role::Query, Role::MlpOut] {
             let factors = parametrization.factors(&spec(role, d, d), shape, Update::Normalized);
             close(key, factors.lr, number(want, "adam_lr_factor_hidden"));
@@ -263,7 +263,7 @@ fn depth_width(case: &Case, row: Json<'_>) {
 /// GPT-2's factor on the weights that write to the stream.
 fn gpt2_factor(layers: usize) -> f64 {
     let of = |role| {
-        let spec = Spec { role, fan_in: 8.0, fan_out: 8.0, layers, layer: Some(0), width: 8.0 };
+        let spec = Spec { role, fan_in: 8.0, fan_out: 8.0, blocks: layers, block: Some(0), width: 8.0 };
         Scheme::gpt2().std(&spec).unwrap()
     };
     of(Role::MlpOut) / of(Role::MlpIn)

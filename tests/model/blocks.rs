@@ -220,25 +220,25 @@ impl Probe for Writes {
 fn rms_of_writes(case: &Case, joined: Joined, (model, before): (&Transformer, usize), seen: &Writes) -> Vec<f64> {
     let (streams, branches) = (seen.streams.borrow(), seen.branches.borrow());
     let rms = |x: &Tensor<2>| f64::from(x.clone().square().mean().sqrt().into_scalar::<f32>());
-    let (layers, width) = (case.size("N") + before, case.size("d"));
+    let (blocks, width) = (case.size("N") + before, case.size("d"));
     let all = weights(model);
     let mut writes = Vec::new();
-    for layer in before..layers {
+    for block in before..blocks {
         if !joined.placement.is_parallel() {
             let site =
-                Site { layer, layers, width, base_width: width, joint: Joint::of(1.0), branch: Branch::Attention };
+                Site { block, blocks, width, base_width: width, joint: Joint::of(1.0), branch: Branch::Attention };
             let scale = ScaleConfig::One {};
             let residual = Residual::new(joined.placement, &case.norm(), scale, site, &test_device().autodiff());
-            let prefix = format!("blocks.{layer}.around_attention.");
+            let prefix = format!("blocks.{block}.around_attention.");
             let of_block = all.iter().filter_map(|(path, shape, values)| {
                 let name = path.strip_prefix(&prefix).filter(|name| !["scale", "bias"].contains(name))?;
                 Some((name.to_string(), (shape.clone(), values.clone())))
             });
             let residual = assign(residual, &of_block.collect()).unwrap();
-            let stream = Stream::new(streams[layer].clone(), case.size("B"), false);
-            writes.push(rms(&residual.forward(stream, |_| branches[layer].clone()).x));
+            let stream = Stream::new(streams[block].clone(), case.size("B"), false);
+            writes.push(rms(&residual.forward(stream, |_| branches[block].clone()).x));
         }
-        writes.push(rms(&streams[layer + 1]));
+        writes.push(rms(&streams[block + 1]));
     }
     writes
 }

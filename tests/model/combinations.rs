@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 use unitgain_model::{
-    AttentionScale, BlockConfig, ModelConfig, NormConfig, Parametrization, Placement, Position, QkNormOver, RULES,
-    ScaleConfig, Scheme, Severity, Variant, WeightNormConfig,
+    AttentionScale, BlockConfig, COMBINATIONS, ModelConfig, NormConfig, Parametrization, Placement, Position,
+    QkNormOver, ScaleConfig, Scheme, Severity, Variant, WeightNormConfig,
 };
 use unitgain_norms::weight::Flavour;
 
@@ -135,7 +135,7 @@ fn combinations_are_refused_or_warned_of() {
     let mut met = Vec::new();
     for config in refused {
         let problem = config.plan(16).unwrap_err().to_string();
-        let rule = RULES
+        let rule = COMBINATIONS
             .iter()
             .find(|r| problem.contains(r.pair) && problem.contains(r.fix))
             .unwrap_or_else(|| panic!("{problem}"));
@@ -148,7 +148,7 @@ fn combinations_are_refused_or_warned_of() {
         met.push(rules[0].pair);
     }
     met.sort_unstable();
-    let mut all: Vec<_> = RULES.iter().map(|r| r.pair).collect();
+    let mut all: Vec<_> = COMBINATIONS.iter().map(|r| r.pair).collect();
     all.sort_unstable();
     assert_eq!(met, all, "every rule has a case here");
     assert!(tiny().plan(16).unwrap().warnings().is_empty() && deep().plan(16).unwrap().warnings().is_empty());
@@ -159,7 +159,7 @@ fn combinations_are_refused_or_warned_of() {
 fn the_docs_print_the_table() {
     let mut table = String::from("| settings | what happens | why | instead |\n|---|---|---|---|\n");
     for severity in [Severity::Refuse, Severity::Warn] {
-        for rule in RULES.iter().filter(|rule| rule.severity == severity) {
+        for rule in COMBINATIONS.iter().filter(|rule| rule.severity == severity) {
             let happens = if severity == Severity::Refuse { "refused" } else { "warning" };
             writeln!(table, "| {} | {happens} | {} | {} |", rule.pair, rule.reason, rule.fix).unwrap();
         }

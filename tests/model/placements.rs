@@ -21,7 +21,7 @@ fn omega(residual: &Residual) -> Tensor<2> {
 }
 
 fn residual(placement: Placement, scale: ScaleConfig, device: &Device) -> Residual {
-    let site = Site { layer: 1, layers: 3, width: 16, base_width: 16, joint: Joint::of(1.0), branch: Branch::Mlp };
+    let site = Site { block: 1, blocks: 3, width: 16, base_width: 16, joint: Joint::of(1.0), branch: Branch::Mlp };
     shaken(Residual::new(placement, &NormConfig::layer_norm(), scale, site, device))
 }
 
@@ -64,7 +64,7 @@ fn scales_multiply_the_branch_alone() {
     let device = Device::flex();
     let x = draw("stream", 4, 16, &device);
     let branch = |x: Tensor<2>| x * 2.0;
-    let site = Site { layer: 0, layers: 8, width: 16, base_width: 16, joint: Joint::of(0.5), branch: Branch::Mlp };
+    let site = Site { block: 0, blocks: 8, width: 16, base_width: 16, joint: Joint::of(0.5), branch: Branch::Mlp };
     for (scale, factor) in [
         (ScaleConfig::One {}, 0.5),
         (ScaleConfig::Depth {}, 0.125),
@@ -92,7 +92,7 @@ fn branch(index: usize, device: &Device) -> impl Fn(Tensor<2>) -> Tensor<2> + us
 /// A block of two branches; its second stream is added at the end.
 fn block(placement: Placement, scale: ScaleConfig, device: &Device) -> impl Fn(Tensor<2>) -> Tensor<2> + use<> {
     let of = |branch| {
-        let site = Site { layer: 1, layers: 3, width: 16, base_width: 16, joint: Joint::of(1.0), branch };
+        let site = Site { block: 1, blocks: 3, width: 16, base_width: 16, joint: Joint::of(1.0), branch };
         shaken(Residual::new(placement, &NormConfig::layer_norm(), scale, site, device))
     };
     let (attention, mlp) = (of(Branch::Attention), of(Branch::Mlp));
@@ -357,9 +357,9 @@ fn with_zero_writers_a_block_is_what_its_placement_makes_of_nothing() {
             model.forward_stream(x.clone().unsqueeze(), &Observe::new(&mut note));
             let start = Tensor::from_data(TensorData::new(stream[0].clone(), [8, 16]), &device);
             let mut nothing = Stream::new(start, 1, placement.is_dual());
-            for layer in 0..2 {
+            for block in 0..2 {
                 for branch in [Branch::Attention, Branch::Mlp] {
-                    let site = Site { layer, layers: 2, width: 16, base_width: 16, joint: Joint::of(1.0), branch };
+                    let site = Site { block, blocks: 2, width: 16, base_width: 16, joint: Joint::of(1.0), branch };
                     let norm = NormConfig::layer_norm();
                     let residual = Residual::new(placement, &norm, ScaleConfig::One {}, site, &device);
                     nothing = residual.forward(nothing, |x| x * 0.0);

@@ -22,8 +22,8 @@ fn a_gain_of_a_configuration_is_in_the_weights() {
             role: Role::MlpIn,
             fan_in: 64.0,
             fan_out: 256.0,
-            layers: 1,
-            layer: Some(0),
+            blocks: 1,
+            block: Some(0),
             width: 64.0,
         };
         Ok::<f64, String>(scheme.std(&spec).unwrap())

@@ -210,7 +210,7 @@ fn table(case: &Case) {
                 assert!(values(&model, path).iter().all(|v| *v == value), "{}: first value of {name}", case.name);
             }
         }
-        let shape = Shape { width, head_dim: width / heads.number(width), layers: decoder.layers };
+        let shape = Shape { width, head_dim: width / heads.number(width), blocks: decoder.layers };
         let attention = mup(case, Form::Table8, heads).attention_logits(shape);
         close(case, "attention scale", attention, want.at("attention_scale"));
         close(case, "output multiplier", model.head_multiplier(), want.at("output_multiplier"));
@@ -223,7 +223,7 @@ fn rules(case: &Case) {
     case.skip("expected/by_width/*/attention_scale_relative_to_1_over_sqrt_dhead", "words");
     for (width, want) in case.expected().at("by_width").table() {
         let size: usize = width.parse().unwrap();
-        let shape = Shape { width: size, head_dim: size / 4, layers: 2 };
+        let shape = Shape { width: size, head_dim: size / 4, blocks: 2 };
         for (form, key) in [(Form::Table3, "A_no_multiplier"), (Form::Table8, "B_mup_package")] {
             for (class, want) in want.at(key).table() {
                 let role = match class {
@@ -236,7 +236,7 @@ fn rules(case: &Case) {
                     other => panic!("{}: unknown class {other}", case.name),
                 };
                 let width = size as f64;
-                let spec = Spec { role, fan_in: width, fan_out: width, layers: 2, layer: None, width };
+                let spec = Spec { role, fan_in: width, fan_out: width, blocks: 2, block: None, width };
                 let of = |update| mup(case, form, Heads::Number(4)).factors(&spec, shape, update);
                 let (adam, sgd) = (of(Update::Normalized), of(Update::Proportional));
                 for (key, want) in want.table() {

@@ -319,7 +319,7 @@ fn relu_second_moment(case: &Case) {
     let (n, rows, layers) = (case.size("n"), case.size("rows"), case.size("layers"));
     let seeds = case.size("seeds");
     let n_f64 = n as f64;
-    let spec = Spec { role: Role::MlpIn, fan_in: n_f64, fan_out: n_f64, layers: 1, layer: None, width: n_f64 };
+    let spec = Spec { role: Role::MlpIn, fan_in: n_f64, fan_out: n_f64, blocks: 1, block: None, width: n_f64 };
     for (name, expected) in case.expected().table() {
         let scheme = match name {
             "kaiming" => Scheme::kaiming(),

@@ -207,7 +207,7 @@ fn steps_of(case: &Case) {
     let rule = config.rule(Role::MlpIn);
     let (mut values, mut states) = (flat(case.array("p0").f32()), Vec::new());
     let shape = values.dims();
-    let spec = Spec { role: Role::MlpIn, fan_in: 1.0, fan_out: 1.0, layers: 1, layer: Some(0), width: 1.0 };
+    let spec = Spec { role: Role::MlpIn, fan_in: 1.0, fan_out: 1.0, blocks: 1, block: Some(0), width: 1.0 };
     assert_eq!(case.size("steps"), count(case, "g"), "{}: steps", case.name);
     for t in 0..case.size("steps") {
         let rates = Rates { lr, decay: weight_decay, eps };

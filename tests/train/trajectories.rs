@@ -202,7 +202,7 @@ fn factors_match(case: &Case, model: &ModelConfig, names: &Names) {
             assert!((got - want).abs() < 1e-12, "{}: {key} of {name} is {got}, not {want}", case.name);
         }
     }
-    let shape = Shape { width: model.d_model, head_dim: model.d_model / model.n_heads, layers: model.n_layers };
+    let shape = Shape { width: model.d_model, head_dim: model.d_model / model.n_heads, blocks: model.n_layers };
     let attention = model.parametrization.attention_logits(shape);
     for (got, key) in [(attention, "attention_scale"), (trainer.model.head_multiplier(), "output_multiplier")] {
         let want = case.number(key);

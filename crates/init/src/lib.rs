@@ -146,9 +146,9 @@ pub struct Spec {
     /// Number of output units.
     pub fan_out: f64,
     /// Number of blocks of the model.
-    pub layers: usize,
+    pub blocks: usize,
     /// The block that it is in, from 0; None outside of the blocks.
-    pub layer: Option<usize>,
+    pub block: Option<usize>,
     /// Width of the stream.
     pub width: f64,
 }

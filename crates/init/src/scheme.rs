@@ -517,7 +517,7 @@ impl Scheme {
 
     /// Standard deviation of the token and position tables, of a stream of this width in a model of that many
     /// blocks.
-    fn embedding_std(self, width: f64, layers: f64) -> f64 {
+    fn embedding_std(self, width: f64, blocks: f64) -> f64 {
         match self {
             Self::Gpt2 { std } | Self::Normal { std } | Self::LlamaDepth { std } | Self::Mimetic { std, .. } => std,
             Self::Uniform { bound } => bound / 3f64.sqrt(),
@@ -533,7 +533,7 @@ impl Scheme {
             | Self::Zero { embedding_std, .. }
             | Self::Fixup { embedding_std } => embedding_std,
             Self::Small {} | Self::Wang { .. } | Self::SpikeNoMore {} => small(width),
-            Self::TFixup { .. } => width.powf(-0.5) * (9.0 * layers).powf(-0.25),
+            Self::TFixup { .. } => width.powf(-0.5) * (9.0 * blocks).powf(-0.25),
         }
     }
 
@@ -543,11 +543,11 @@ impl Scheme {
     /// a fan-in scheme and the parametrization would both divide by sqrt(width).
     pub fn draw(self, spec: &Spec) -> Draw {
         let Spec { role, fan_in, fan_out, width, .. } = *spec;
-        let (layers, writes) = (spec.layers as f64, role.writes_stream());
+        let (blocks, writes) = (spec.blocks as f64, role.writes_stream());
         let normal = |std| Draw::Entries(Distribution::Normal { std });
         let number = |gain: Gain| gain.value().unwrap_or(1.0);
         if role == Role::Embedding {
-            let std = self.embedding_std(width, layers);
+            let std = self.embedding_std(width, blocks);
             return match self {
                 Self::Uniform { bound } => Draw::Entries(Distribution::Uniform { bound }),
                 Self::TruncatedNormal { std, cut, corrected } => truncated(std, cut, corrected),
@@ -555,7 +555,7 @@ impl Scheme {
             };
         }
         match self {
-            Self::Gpt2 { std } if writes => normal(std / (2.0 * layers).sqrt()),
+            Self::Gpt2 { std } if writes => normal(std / (2.0 * blocks).sqrt()),
             Self::Gpt2 { std } | Self::Normal { std } => normal(std),
             Self::Uniform { bound } => Draw::Entries(Distribution::Uniform { bound }),
             Self::TruncatedNormal { std, cut, corrected } => truncated(std, cut, corrected),
@@ -578,18 +578,18 @@ impl Scheme {
             Self::Identity { .. } => Draw::Identity(1.0),
             Self::Zero { .. } | Self::Fixup { .. } if writes => Draw::Entries(Distribution::Constant(0.0)),
             Self::Zero { constant, .. } => Draw::Zero(constant, 1.0),
-            Self::LlamaDepth { std } if writes => normal(std / (2.0 * (spec.layer.unwrap_or(0) + 1) as f64).sqrt()),
+            Self::LlamaDepth { std } if writes => normal(std / (2.0 * (spec.block.unwrap_or(0) + 1) as f64).sqrt()),
             Self::LlamaDepth { std } => normal(std),
-            Self::Wang { numerator } if writes => normal(numerator / (layers * width.sqrt())),
-            Self::SpikeNoMore {} if writes => normal(small(width) / (2.0 * layers).sqrt()),
+            Self::Wang { numerator } if writes => normal(numerator / (blocks * width.sqrt())),
+            Self::SpikeNoMore {} if writes => normal(small(width) / (2.0 * blocks).sqrt()),
             Self::Small {} | Self::Wang { .. } | Self::SpikeNoMore {} => normal(small(width)),
             Self::Fixup { .. } if role == Role::Head => Draw::Entries(Distribution::Constant(0.0)),
-            Self::Fixup { .. } if role.is_branch() => normal((2.0 / fan_in).sqrt() * fixup_scale(2.0 * layers, 2)),
+            Self::Fixup { .. } if role.is_branch() => normal((2.0 / fan_in).sqrt() * fixup_scale(2.0 * blocks, 2)),
             Self::Fixup { .. } => normal((2.0 / (fan_in + fan_out)).sqrt()),
             Self::TFixup { constants } => {
                 let scale = match constants {
-                    TFixupConstants::Encoder => 0.67 * layers.powf(-0.25),
-                    TFixupConstants::Decoder => (9.0 * layers).powf(-0.25),
+                    TFixupConstants::Encoder => 0.67 * blocks.powf(-0.25),
+                    TFixupConstants::Decoder => (9.0 * blocks).powf(-0.25),
                 };
                 normal((2.0 / (fan_in + fan_out)).sqrt() * if role.is_branch() { scale } else { 1.0 })
             }
@@ -653,7 +653,7 @@ mod tests {
 
     #[test]
     fn standard_deviations_are_the_formulas() {
-        let spec = |role| Spec { role, fan_in: 256.0, fan_out: 64.0, layers: 6, layer: Some(2), width: 256.0 };
+        let spec = |role| Spec { role, fan_in: 256.0, fan_out: 64.0, blocks: 6, block: Some(2), width: 256.0 };
         let close = |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 1e-6, "{got:?} is not {want}");
         close(Scheme::gpt2().std(&spec(Role::Query)), 0.02);
         close(Scheme::gpt2().std(&spec(Role::MlpOut)), 0.005774);

@@ -6,7 +6,7 @@ pub enum ModelError {
     /// One value is out of range, or two values do not fit.
     #[error("model.{0}")]
     Value(Fault),
-    /// Two settings exclude each other (one of [`RULES`](crate::RULES)).
+    /// Two settings exclude each other (one of [`COMBINATIONS`](crate::COMBINATIONS)).
     #[error("model: {pair} cannot be combined: {reason}. {fix}")]
     Combination {
         /// The settings.

@@ -36,7 +36,8 @@ pub use layers::{Attention, Block, BlockCache, Cache, Mlp, Pass, QkNorm};
 pub use linear::Linear;
 pub use ops::{Precision, cross_entropy};
 pub use plan::{
-    AttentionPlan, BlockPlan, BranchPlan, Compute, Idle, LogitScale, MlpPlan, Plan, RULES, Rule, Severity, TokenScale,
+    AttentionPlan, BlockPlan, BranchPlan, COMBINATIONS, Combination, Compute, Idle, LogitScale, MlpPlan, Plan,
+    Severity, TokenScale,
 };
 pub use probe::{Observe, Point, Probe};
 pub use transformer::{LanguageModel, Transformer};

@@ -12,7 +12,7 @@ pub enum Point {
     Block(usize),
     /// What the head reads.
     FinalNorm,
-    /// What it writes, `[batch * time, vocabulary]`, f32 and before the soft-cap.
+    /// What it writes, `[sequences * time, vocabulary]`, f32 and before the soft-cap.
     Logits,
 }
 
@@ -20,12 +20,12 @@ pub enum Point {
 /// another in its place, which is how a layer is calibrated in the one pass that measures it, and how the gradient of an
 /// activation is read (add a zero that wants a gradient).
 pub trait Probe {
-    /// The stream, `[batch * time, width]`, or the logits, `[batch * time, vocabulary]`.
+    /// The stream, `[sequences * time, width]`, or the logits, `[sequences * time, vocabulary]`.
     fn stream(&self, _point: Point, x: Tensor<2>) -> Tensor<2> {
         x
     }
 
-    /// What a branch of this block writes, with its scale, `[batch * time, width]`.
+    /// What a branch of this block writes, with its scale, `[sequences * time, width]`.
     fn branch(&self, _block: usize, _branch: Branch, y: Tensor<2>) -> Tensor<2> {
         y
     }
@@ -41,7 +41,7 @@ pub trait Probe {
         y
     }
 
-    /// Queries and keys of a block, `[batch, time, heads, head_dim]`, as they are multiplied, and the factor of
+    /// Queries and keys of a block, `[sequences, time, heads, head_dim]`, as they are multiplied, and the factor of
     /// their product.
     fn attention(&self, _block: usize, _q: &Tensor<4>, _k: &Tensor<4>, _scale: f64) {}
 }

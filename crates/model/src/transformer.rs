@@ -17,7 +17,7 @@ use unitgain_variant::Fault;
 
 /// A model that a trainer can train: logits of the next token, seen from inside.
 pub trait LanguageModel: Module {
-    /// Logits `[batch, time, vocabulary]` of the token after each of `tokens`, `[batch, time]`. `probe` is shown what it asks
+    /// Logits `[sequences, time, vocabulary]` of the token after each of `tokens`, `[sequences, time]`. `probe` is shown what it asks
     /// for, as far as the model has it: a model that shows nothing trains too, without what is logged of its stream.
     fn logits(&self, tokens: Tensor<2, Int>, probe: &dyn Probe) -> Tensor<3>;
 }
@@ -133,7 +133,7 @@ impl Transformer {
         }
     }
 
-    /// Logits `[batch, time, vocabulary]` of the token after each of `tokens`, `[batch, time]`.
+    /// Logits `[sequences, time, vocabulary]` of the token after each of `tokens`, `[sequences, time]`.
     ///
     /// On an autodiff model dropout is on; on `model.valid()` it is off and no graph is kept.
     ///
@@ -143,7 +143,7 @@ impl Transformer {
         self.run(tokens, None, &())
     }
 
-    /// [`Transformer::forward`], showing the stream, `[batch * time, width]`, at every [`Point`].
+    /// [`Transformer::forward`], showing the stream, `[sequences * time, width]`, at every [`Point`].
     pub fn forward_observed(&self, tokens: Tensor<2, Int>, observe: &mut dyn FnMut(Point, &Tensor<2>)) -> Tensor<3> {
         self.run(tokens, None, &Observe::new(observe))
     }
@@ -163,14 +163,14 @@ impl Transformer {
     }
 
     /// The stack without embedding and head: the norm of the embedding where there is one, the blocks and
-    /// the final norm, on a stream `x`, `[batch, time, width]`, seen from inside.
+    /// the final norm, on a stream `x`, `[sequences, time, width]`, seen from inside.
     ///
     /// # Panics
     /// If `x` has another width than the model.
     pub fn forward_stream(&self, x: Tensor<3>, probe: &dyn Probe) -> Tensor<3> {
-        let [batch, time, width] = x.dims();
-        let x = self.embedding_norm.forward_rows(x.reshape([batch * time, width]), batch);
-        self.stream(x, batch, 0, None, probe).reshape([batch, time, width])
+        let [sequences, time, width] = x.dims();
+        let x = self.embedding_norm.forward_rows(x.reshape([sequences * time, width]), sequences);
+        self.stream(x, sequences, 0, None, probe).reshape([sequences, time, width])
     }
 
     /// The same weights, computed with in another precision.
@@ -193,7 +193,7 @@ impl Transformer {
     }
 
     fn run(&self, tokens: Tensor<2, Int>, mut cache: Option<&mut Cache>, probe: &dyn Probe) -> Tensor<3> {
-        let [batch, time] = tokens.dims();
+        let [sequences, time] = tokens.dims();
         let start = cache.as_ref().map_or(0, |cache| cache.length);
         let (end, context) = (start + time, self.context);
         assert!(
@@ -205,9 +205,9 @@ impl Transformer {
             cache.length += time;
         }
 
-        let x = self.embedding_norm.forward_rows(self.embed(tokens, start), batch);
+        let x = self.embedding_norm.forward_rows(self.embed(tokens, start), sequences);
         let x = self.dropout.forward(x);
-        let x = self.precision.enter(self.stream(x, batch, start, cache, probe));
+        let x = self.precision.enter(self.stream(x, sequences, start, cache, probe));
         let logits = match &self.head {
             Some(head) => head.forward(x, probe),
             None => {
@@ -219,20 +219,20 @@ impl Transformer {
         let logits =
             if self.logit_softcap > 0.0 { (logits / self.logit_softcap).tanh() * self.logit_softcap } else { logits };
         let vocab = logits.dims()[1];
-        logits.reshape([batch, time, vocab])
+        logits.reshape([sequences, time, vocab])
     }
 
     /// From the embedding to what the head reads.
     fn stream(
         &self,
         x: Tensor<2>,
-        batch: usize,
+        sequences: usize,
         start: usize,
         mut cache: Option<&mut Cache>,
         probe: &dyn Probe,
     ) -> Tensor<2> {
         let x = probe.stream(Point::Embedding, x);
-        let mut stream = Stream::new(x, batch, self.dual);
+        let mut stream = Stream::new(x, sequences, self.dual);
         for (i, block) in self.blocks.iter().enumerate() {
             let cache = cache.as_deref_mut().map(|cache| &mut cache.blocks[i]);
             let pass = Pass { start, block: i, precision: self.precision, probe };
@@ -242,9 +242,9 @@ impl Transformer {
         probe.stream(Point::FinalNorm, stream.close(&self.final_norm))
     }
 
-    /// Token and position embedding, `[batch * time, width]`.
+    /// Token and position embedding, `[sequences * time, width]`.
     fn embed(&self, tokens: Tensor<2, Int>, start: usize) -> Tensor<2> {
-        let [batch, time] = tokens.dims();
+        let [sequences, time] = tokens.dims();
         let [of_tokens, of_positions] = self.input_multipliers;
         let x = times(module::embedding(self.embedding.val(), tokens), self.embedding_scale * of_tokens);
         let x = match &self.learned_scale {
@@ -260,6 +260,6 @@ impl Transformer {
             None => x,
         };
         let width = x.dims()[2];
-        x.reshape([batch * time, width])
+        x.reshape([sequences * time, width])
     }
 }

@@ -128,7 +128,7 @@ pub struct Shape {
     /// Size of one attention head.
     pub head_dim: usize,
     /// Number of blocks.
-    pub layers: usize,
+    pub blocks: usize,
 }
 
 /// How an optimizer's step depends on the size of the gradient.
@@ -244,8 +244,8 @@ impl Parametrization {
     }
 
     /// The number of blocks of the base model: that of the model itself where depth is not counted.
-    pub fn base_depth(self, layers: usize) -> usize {
-        self.base().and_then(|base| base.depth).unwrap_or(layers)
+    pub fn base_depth(self, blocks: usize) -> usize {
+        self.base().and_then(|base| base.depth).unwrap_or(blocks)
     }
 
     /// Whether the size of a branch depends on the number of blocks over that of the base model.
@@ -257,7 +257,7 @@ impl Parametrization {
     pub fn is_base(self, shape: Shape) -> bool {
         self.base().is_some_and(|base| {
             let same_heads = base.head_dim.is_none_or(|head_dim| head_dim == shape.head_dim as f64);
-            base.width == shape.width && same_heads && base.depth.is_none_or(|depth| depth == shape.layers)
+            base.width == shape.width && same_heads && base.depth.is_none_or(|depth| depth == shape.blocks)
         })
     }
 
@@ -291,8 +291,8 @@ impl Parametrization {
     }
 
     /// What a residual branch is multiplied by, in a model of `layers` blocks; u-muP has [`UnitScaling::tau`] instead.
-    pub(crate) fn branch_multiplier(self, layers: usize) -> f64 {
-        self.depth(layers).map_or(1.0, |(r, alpha)| r.powf(-alpha))
+    pub(crate) fn branch_multiplier(self, blocks: usize) -> f64 {
+        self.depth(blocks).map_or(1.0, |(r, alpha)| r.powf(-alpha))
     }
 
     /// The scales of operations, under u-muP.
@@ -305,8 +305,8 @@ impl Parametrization {
     }
 
     /// Number of blocks over that of the base model, and alpha.
-    fn depth(self, layers: usize) -> Option<(f64, f64)> {
-        let r = |base_depth: usize| layers as f64 / base_depth as f64;
+    fn depth(self, blocks: usize) -> Option<(f64, f64)> {
+        let r = |base_depth: usize| blocks as f64 / base_depth as f64;
         match self {
             Self::DepthMup { base_depth, .. } => Some((r(base_depth), 0.5)),
             Self::CompleteP { base_depth, alpha, .. } => Some((r(base_depth), alpha)),

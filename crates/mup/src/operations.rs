@@ -68,13 +68,13 @@ impl Parametrization {
     }
 
     /// How branch `index` (from 0; even ones are attention) of `layers` blocks is joined to the stream.
-    pub fn branch(self, index: usize, layers: usize) -> BranchFactors {
+    pub fn branch(self, index: usize, blocks: usize) -> BranchFactors {
         match self.unit_scaling() {
             Some(unit) => {
-                let tau = unit.tau(index, layers);
+                let tau = unit.tau(index, blocks);
                 BranchFactors { gain: tau, after: (1.0 + tau * tau).powf(-0.5), delayed: true }
             }
-            None => BranchFactors { gain: self.branch_multiplier(layers), after: 1.0, delayed: false },
+            None => BranchFactors { gain: self.branch_multiplier(blocks), after: 1.0, delayed: false },
         }
     }
 

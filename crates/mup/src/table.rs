@@ -45,7 +45,7 @@ fn class(spec: &Spec, m: f64, shape: Shape, base_head_dim: Option<f64>) -> Class
         role if role.is_hidden() => Class::Hidden,
         Role::Statistic => Class::Vector(1.0),
         // The head's, of as many entries as there are tokens.
-        Role::Bias if spec.layer.is_none() => Class::Vector(1.0),
+        Role::Bias if spec.block.is_none() => Class::Vector(1.0),
         // A scalar, as ScaleNorm's g or ReZero's alpha.
         Role::Norm | Role::QkNorm | Role::Scale if spec.fan_out == 1.0 => Class::Vector(1.0),
         // As many as there are heads.
@@ -68,7 +68,7 @@ fn of_table(parametrization: Parametrization, spec: &Spec, shape: Shape, update:
         let m = shape.width as f64 / base_width as f64;
         (m, class(spec, m, shape, base_head_dim))
     };
-    let depth = parametrization.depth(shape.layers).unwrap_or((1.0, 1.0));
+    let depth = parametrization.depth(shape.blocks).unwrap_or((1.0, 1.0));
     match parametrization.resolved(shape) {
         Parametrization::Standard {} => Factors::ONE,
         Parametrization::UMup(unit) => u_mup(spec, unit.loss, shape, update),
@@ -87,7 +87,7 @@ fn of_table(parametrization: Parametrization, spec: &Spec, shape: Shape, update:
         Parametrization::CompleteP { base_width, base_head_dim, .. } => {
             let (m, class) = growth(base_width, base_head_dim);
             let factors = mup(class, Form::Table8, m, update).in_depth(spec, depth, update);
-            let eps = if spec.layer.is_some() { depth.0.powf(-depth.1) / m } else { 1.0 };
+            let eps = if spec.block.is_some() { depth.0.powf(-depth.1) / m } else { 1.0 };
             Factors { eps, ..factors }
         }
     }
@@ -124,7 +124,7 @@ impl Factors {
     /// to the same change.
     fn in_depth(self, spec: &Spec, (r, alpha): (f64, f64), update: Update) -> Self {
         let lr = match update {
-            _ if spec.layer.is_none() => 1.0,
+            _ if spec.block.is_none() => 1.0,
             Update::Normalized => r.powf(alpha - 1.0),
             Update::Proportional => r.powf(2.0 * alpha - 1.0),
         };
@@ -186,7 +186,7 @@ fn u_mup(spec: &Spec, loss: f64, shape: Shape, update: Update) -> Factors {
         Update::Proportional if spec.role != Role::Head => spec.fan_out,
         Update::Normalized | Update::Proportional => 1.0,
     };
-    let lr = if spec.layer.is_some() { lr / (shape.layers as f64).sqrt() } else { lr };
+    let lr = if spec.block.is_some() { lr / (shape.blocks as f64).sqrt() } else { lr };
     Factors { forward, backward, lr, decay: 1.0 / lr, ..Factors::ONE }
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn base_spec(base_width: usize, spec: &Spec, width: usize) -> Spec {
     match spec.role {
         Role::Embedding => Spec { fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
         Role::Head => Spec { fan_in: shrink(spec.fan_in), width: shrink(spec.width), ..*spec },
-        Role::Bias if spec.layer.is_none() => Spec { width: shrink(spec.width), ..*spec },
+        Role::Bias if spec.block.is_none() => Spec { width: shrink(spec.width), ..*spec },
         _ => Spec { fan_in: shrink(spec.fan_in), fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
     }
 }
@@ -213,11 +213,11 @@ mod tests {
     }
 
     fn spec(role: Role, fan_in: u32, fan_out: u32) -> Spec {
-        Spec { role, fan_in: fan_in.into(), fan_out: fan_out.into(), layers: 2, layer: None, width: 64.0 }
+        Spec { role, fan_in: fan_in.into(), fan_out: fan_out.into(), blocks: 2, block: None, width: 64.0 }
     }
 
     const fn shape(width: usize, head_dim: usize) -> Shape {
-        Shape { width, head_dim, layers: 2 }
+        Shape { width, head_dim, blocks: 2 }
     }
 
     #[test]
@@ -232,8 +232,8 @@ mod tests {
         for p in all.chain(forms) {
             for role in Role::ALL {
                 for update in [Normalized, Proportional] {
-                    for layer in [None, Some(1)] {
-                        let spec = Spec { layer, ..spec(role, 64, 64) };
+                    for block in [None, Some(1)] {
+                        let spec = Spec { block, ..spec(role, 64, 64) };
                         assert_eq!(p.factors(&spec, shape(64, 16), update), Factors::ONE, "{p:?} {role:?}");
                         assert_eq!(p.base_spec(&spec, 64), spec);
                     }
@@ -333,9 +333,9 @@ mod tests {
     /// Table 1 of arXiv:2505.01618 at m = 4, r = 16.
     #[test]
     fn depth_factors_are_those_of_complete_p() {
-        let shape = Shape { width: 256, head_dim: 64, layers: 32 };
-        let at = |p: Parametrization, role, layer, update| {
-            let f = p.factors(&Spec { layer, layers: 32, ..spec(role, 256, 256) }, shape, update);
+        let shape = Shape { width: 256, head_dim: 64, blocks: 32 };
+        let at = |p: Parametrization, role, block, update| {
+            let f = p.factors(&Spec { block, blocks: 32, ..spec(role, 256, 256) }, shape, update);
             (f.init, f.lr, f.decay, f.eps)
         };
         let complete = |alpha| Parametrization::CompleteP {

@@ -41,8 +41,8 @@ impl UnitScaling {
 
     /// tau of branch `index` (from 0; even ones are attention) of `layers` blocks: the stream becomes
     /// `(x + tau f) / sqrt(1 + tau^2)`.
-    pub fn tau(self, index: usize, layers: usize) -> f64 {
-        u_mup_tau(index, layers, self.residual, self.residual_attention_ratio)
+    pub fn tau(self, index: usize, blocks: usize) -> f64 {
+        u_mup_tau(index, blocks, self.residual, self.residual_attention_ratio)
     }
 
     /// What the output of causal attention over `time` tokens is divided by to have size 1: between `sqrt(ln(time) / time)`,
@@ -60,12 +60,12 @@ impl UnitScaling {
 /// appendix F): the stream becomes `x / sqrt(1 + tau^2) + f(x) tau / sqrt(1 + tau^2)`. `alpha` is what
 /// all branches of one kind add up to at the end, in units of the embedding, `ratio` that of attention to MLP; both
 /// are 1 by default.
-pub fn u_mup_tau(index: usize, layers: usize, alpha: f64, ratio: f64) -> f64 {
+pub fn u_mup_tau(index: usize, blocks: usize, alpha: f64, ratio: f64) -> f64 {
     let mlp = alpha * (2.0 / (1.0 + ratio * ratio)).sqrt();
     let attention = ratio * mlp;
     let own = if index.is_multiple_of(2) { attention } else { mlp };
     let (attentions, mlps) = (index.div_ceil(2) as f64, (index / 2) as f64);
-    own / (layers as f64 + attentions * attention * attention + mlps * mlp * mlp).sqrt()
+    own / (blocks as f64 + attentions * attention * attention + mlps * mlp * mlp).sqrt()
 }
 
 #[cfg(test)]
@@ -89,10 +89,10 @@ mod tests {
         }
         assert!(close(u_mup_tau(0, 2, 1.0, 1.0), 0.5f64.sqrt()));
         // With alpha = 1 attention and MLP have each written as much as the embedding.
-        let layers = 6;
+        let blocks = 6;
         let (mut stream, mut written) = (1.0f64, 0.0f64);
-        for i in 0..2 * layers {
-            let tau = u_mup_tau(i, layers, 1.0, 1.0);
+        for i in 0..2 * blocks {
+            let tau = u_mup_tau(i, blocks, 1.0, 1.0);
             let keep = 1.0 / (1.0 + tau * tau);
             (stream, written) = (stream * keep, written * keep + tau * tau * keep);
         }

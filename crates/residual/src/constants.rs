@@ -8,12 +8,12 @@ pub enum DeepNorm {
     /// alpha = (2N)^(1/4), beta = (8N)^(-1/4).
     EncoderOnly {
         /// N.
-        layers: usize,
+        blocks: usize,
     },
     /// alpha = (2M)^(1/4), beta = (8M)^(-1/4).
     DecoderOnly {
         /// M.
-        layers: usize,
+        blocks: usize,
     },
     /// Encoder alpha = 0.81 (N^4 M)^(1/16), beta = 0.87 (N^4 M)^(-1/16); decoder alpha = (3M)^(1/4),
     /// beta = (12M)^(-1/4).
@@ -29,7 +29,7 @@ impl DeepNorm {
     /// (alpha, beta) of the encoder, if there is one.
     pub fn encoder(self) -> Option<(f64, f64)> {
         match self {
-            Self::EncoderOnly { layers } => Some(single(layers)),
+            Self::EncoderOnly { blocks } => Some(single(blocks)),
             Self::DecoderOnly { .. } => None,
             Self::EncoderDecoder { encoder, decoder } => {
                 let size = ((encoder as f64).powi(4) * decoder as f64).powf(1.0 / 16.0);
@@ -41,7 +41,7 @@ impl DeepNorm {
     /// (alpha, beta) of the decoder, if there is one.
     pub fn decoder(self) -> Option<(f64, f64)> {
         match self {
-            Self::DecoderOnly { layers } => Some(single(layers)),
+            Self::DecoderOnly { blocks } => Some(single(blocks)),
             Self::EncoderOnly { .. } => None,
             Self::EncoderDecoder { decoder, .. } => {
                 let m = decoder as f64;
@@ -51,15 +51,15 @@ impl DeepNorm {
     }
 }
 
-fn single(layers: usize) -> (f64, f64) {
-    let n = layers as f64;
+fn single(blocks: usize) -> (f64, f64) {
+    let n = blocks as f64;
     ((2.0 * n).powf(0.25), (8.0 * n).powf(-0.25))
 }
 
 /// Sub-LN's gain of value, output and MLP weights in an encoder or a decoder alone: `sqrt(ln 2N)`
 /// (arXiv:2210.06423, table 2). Below 1 for one block.
-pub fn sub_norm_gain(layers: usize) -> f64 {
-    (2.0 * layers as f64).ln().sqrt()
+pub fn sub_norm_gain(blocks: usize) -> f64 {
+    (2.0 * blocks as f64).ln().sqrt()
 }
 
 /// Sub-LN's gains in an encoder of N and a decoder of M blocks: `sqrt(ln(3M) ln(2N) / 3)` and `sqrt(ln 3M)`
@@ -95,12 +95,12 @@ mod tests {
 
     #[test]
     fn deep_norm_has_the_papers_constants() {
-        for (layers, alpha, beta) in
+        for (blocks, alpha, beta) in
             [(1, 1.189207, 0.594604), (6, 1.861210, 0.379918), (24, 2.632148, 0.268642), (1000, 6.687403, 0.105737)]
         {
-            let (a, b) = DeepNorm::DecoderOnly { layers }.decoder().unwrap();
+            let (a, b) = DeepNorm::DecoderOnly { blocks }.decoder().unwrap();
             assert!(close(a, alpha) && close(b, beta));
-            assert_eq!(DeepNorm::EncoderOnly { layers }.encoder(), Some((a, b)));
+            assert_eq!(DeepNorm::EncoderOnly { blocks }.encoder(), Some((a, b)));
         }
         for (encoder, decoder, [ea, eb, da, db]) in [
             (6, 6, [1.417938, 0.496989, 2.059767, 0.343295]),
@@ -111,14 +111,14 @@ mod tests {
             let ((a, b), (c, d)) = (both.encoder().unwrap(), both.decoder().unwrap());
             assert!(close(a, ea) && close(b, eb) && close(c, da) && close(d, db));
         }
-        assert_eq!(DeepNorm::DecoderOnly { layers: 2 }.encoder(), None);
-        assert_eq!(DeepNorm::EncoderOnly { layers: 2 }.decoder(), None);
+        assert_eq!(DeepNorm::DecoderOnly { blocks: 2 }.encoder(), None);
+        assert_eq!(DeepNorm::EncoderOnly { blocks: 2 }.decoder(), None);
     }
 
     #[test]
     fn sub_norm_has_the_papers_gains() {
-        for (layers, gain) in [(1, 0.832555), (6, 1.576359), (24, 1.967537), (48, 2.136434)] {
-            assert!(close(sub_norm_gain(layers), gain));
+        for (blocks, gain) in [(1, 0.832555), (6, 1.576359), (24, 1.967537), (48, 2.136434)] {
+            assert!(close(sub_norm_gain(blocks), gain));
         }
         let ((e6, d6), (e12, d12)) = (sub_norm_gains(6, 6), sub_norm_gains(12, 12));
         assert!(close(e6, 1.547288) && close(d6, 1.700109) && close(e12, 1.948385) && close(d12, 1.893018));

@@ -15,16 +15,16 @@ use unitgain_norms::{Norm, NormConfig, NormSite};
 
 use placement::Parts;
 
-pub use placement::{Placement, Position};
+pub use placement::{NormPosition, Placement};
 pub use scale::ScaleConfig;
 
 /// Where a branch sits in the stack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Site {
     /// Index of the block, from 0.
-    pub layer: usize,
+    pub block: usize,
     /// Number of blocks; each holds two branches, attention and MLP.
-    pub layers: usize,
+    pub blocks: usize,
     /// Width of the stream.
     pub width: usize,
     /// Width of the base model's stream, which the constants of norms go by.
@@ -71,8 +71,8 @@ pub fn two_way<const D: usize>(x: Tensor<D>, forward: f64, backward: f64) -> Ten
 
 impl Site {
     /// What a norm at `position` of this branch is for.
-    fn norm(self, position: Position) -> NormSite {
-        let before_attention = position == Position::BeforeBranch && self.branch == Branch::Attention;
+    fn norm(self, position: NormPosition) -> NormSite {
+        let before_attention = position == NormPosition::BeforeBranch && self.branch == Branch::Attention;
         NormSite { before_attention, ..NormSite::inside(self.width, self.base_width) }
     }
 }
@@ -139,7 +139,7 @@ pub struct Residual {
 impl Residual {
     /// Builds the norms and the scale of the branch at `site`.
     pub fn new(placement: Placement, norm: &NormConfig, scale: ScaleConfig, site: Site, device: &Device) -> Self {
-        let placement = placement.at(site.layer, site.layers);
+        let placement = placement.at(site.block, site.blocks);
         let constant = |value: f64, size| Param::from_tensor(Tensor::full([size], value, device));
         Self {
             norms: placement
@@ -153,7 +153,7 @@ impl Residual {
             multiplier: scale.multiplier(site),
             joint: site.joint,
             divisor: scale.divisor(site),
-            constant: placement.constant(site.layer, site.layers),
+            constant: placement.constant(site.block, site.blocks),
             placement,
             branch: site.branch,
         }
@@ -225,7 +225,7 @@ impl Residual {
     /// Starts the gain of the norm behind the branch at 0 (zero-gamma, arXiv:1706.02677), where there is such
     /// a norm and it has a gain; whether it has.
     pub fn zero_last_gain(&mut self) -> bool {
-        let behind = |position: &Position| *position == Position::AfterBranch;
+        let behind = |position: &NormPosition| *position == NormPosition::AfterBranch;
         match self.placement.norms(self.branch).iter().position(behind) {
             Some(index) => self.norms[index].zero_gain(),
             None => false,

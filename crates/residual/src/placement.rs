@@ -89,7 +89,7 @@ const fn default_omega() -> f64 {
 
 /// Where a norm stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Position {
+pub enum NormPosition {
     /// The branch reads it.
     BeforeBranch,
     /// It reads the branch.
@@ -163,11 +163,11 @@ impl Variant for Placement {
 impl Placement {
     /// What this is in block `layer` (from 0) of `layers`: a placement that changes with depth is another one
     /// in each block.
-    pub fn at(self, layer: usize, layers: usize) -> Self {
+    pub fn at(self, block: usize, blocks: usize) -> Self {
         match self {
-            Self::MixNorm { fraction } if layer < (fraction * layers as f64 + 1e-9) as usize => Self::PostNorm {},
+            Self::MixNorm { fraction } if block < (fraction * blocks as f64 + 1e-9) as usize => Self::PostNorm {},
             Self::MixNorm { .. } => Self::PreNorm {},
-            Self::HybridNormStar {} if layer > 0 => Self::HybridNorm {},
+            Self::HybridNormStar {} if block > 0 => Self::HybridNorm {},
             placement => placement,
         }
     }
@@ -239,7 +239,7 @@ impl Placement {
 
     /// What the placement asks of the model around it.
     fn needs(self) -> Needs {
-        use Position::{AfterBranch, BeforeBranch, OnStream};
+        use NormPosition::{AfterBranch, BeforeBranch, OnStream};
         let before = |needs| Needs { norms: [&[BeforeBranch]; 2], final_norm: true, ..needs };
         let around = |needs| Needs { norms: [&[BeforeBranch, AfterBranch]; 2], final_norm: true, ..needs };
         let on_stream = Needs { norms: [&[OnStream]; 2], ..Needs::NOTHING };
@@ -269,7 +269,7 @@ impl Placement {
     }
 
     /// The norms around a branch, in the order of the equation's letters.
-    pub fn norms(self, branch: Branch) -> &'static [Position] {
+    pub fn norms(self, branch: Branch) -> &'static [NormPosition] {
         self.needs().norms[branch as usize]
     }
 
@@ -316,10 +316,10 @@ impl Placement {
 
     /// The constant of the equation in block `layer` (from 0) of `layers`: DeepNorm's alpha =
     /// (2L)^(1/4), LayerNorm Scaling's 1/sqrt(layer + 1), 1 elsewhere.
-    pub fn constant(self, layer: usize, layers: usize) -> f64 {
+    pub fn constant(self, block: usize, blocks: usize) -> f64 {
         match self {
-            Self::DeepNorm {} => DeepNorm::DecoderOnly { layers }.decoder().map_or(1.0, |(alpha, _)| alpha),
-            Self::ScaledPreNorm {} => (layer as f64 + 1.0).powf(-0.5),
+            Self::DeepNorm {} => DeepNorm::DecoderOnly { blocks }.decoder().map_or(1.0, |(alpha, _)| alpha),
+            Self::ScaledPreNorm {} => (block as f64 + 1.0).powf(-0.5),
             _ => 1.0,
         }
     }
@@ -334,10 +334,10 @@ impl Placement {
 
     /// Gain of the value, output and MLP weights at init: DeepNorm's beta = (8L)^(-1/4), Sub-LN's
     /// sqrt(ln 2L), 1 elsewhere. It is a factor of the drawn standard deviation.
-    pub fn branch_gain(self, layers: usize) -> f64 {
+    pub fn branch_gain(self, blocks: usize) -> f64 {
         match self {
-            Self::DeepNorm {} => DeepNorm::DecoderOnly { layers }.decoder().map_or(1.0, |(_, beta)| beta),
-            Self::SubNorm {} => sub_norm_gain(layers),
+            Self::DeepNorm {} => DeepNorm::DecoderOnly { blocks }.decoder().map_or(1.0, |(_, beta)| beta),
+            Self::SubNorm {} => sub_norm_gain(blocks),
             _ => 1.0,
         }
     }
@@ -346,7 +346,7 @@ impl Placement {
 /// What a placement asks of the model around it; of the pairs the first is attention's, the second the MLP's.
 #[derive(Clone, Copy)]
 struct Needs {
-    norms: [&'static [Position]; 2],
+    norms: [&'static [NormPosition]; 2],
     inner_norm: [bool; 2],
     qkv_norm: bool,
     head_scale: bool,
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn a_placement_of_depth_is_another_in_each_block() {
         let mix = Placement::MixNorm { fraction: 0.25 };
-        let posts = |layers| (0..layers).filter(|l| mix.at(*l, layers) == Placement::PostNorm {}).count();
+        let posts = |blocks| (0..blocks).filter(|l| mix.at(*l, blocks) == Placement::PostNorm {}).count();
         assert_eq!([3, 4, 7, 8, 12, 24].map(posts), [0, 1, 1, 2, 3, 6]);
         assert_eq!(mix.at(0, 4), Placement::PostNorm {});
         assert_eq!(mix.at(1, 4), Placement::PreNorm {});

@@ -102,9 +102,9 @@ impl Variant for ScaleConfig {
 
 impl ScaleConfig {
     /// Writes out the defaults that depend on the number of blocks.
-    pub fn resolved(self, layers: usize) -> Self {
+    pub fn resolved(self, blocks: usize) -> Self {
         match self {
-            Self::LayerScale { init: None } => Self::LayerScale { init: Some(layer_scale_init(layers)) },
+            Self::LayerScale { init: None } => Self::LayerScale { init: Some(layer_scale_init(blocks)) },
             Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => self,
             Self::Constant { .. } | Self::SkipInit { .. } | Self::Nfnet { .. } | Self::Fixup {} => self,
         }
@@ -152,7 +152,7 @@ impl ScaleConfig {
     /// The fixed factor of the branch.
     pub(crate) fn multiplier(self, site: Site) -> f64 {
         match self {
-            Self::Depth {} => (2.0 * site.layers as f64).powf(-0.5),
+            Self::Depth {} => (2.0 * site.blocks as f64).powf(-0.5),
             Self::Constant { value } => value,
             Self::Nfnet { alpha } => alpha,
             Self::One {} | Self::LayerScale { .. } | Self::ReZero { .. } | Self::SkipInit { .. } => 1.0,
@@ -164,7 +164,7 @@ impl ScaleConfig {
     pub(crate) fn divisor(self, site: Site) -> f64 {
         match self {
             Self::Nfnet { alpha } => {
-                let branch = 2 * site.layer + site.branch as usize;
+                let branch = 2 * site.block + site.branch as usize;
                 nfnet_betas(alpha, &[branch + 1])[branch]
             }
             _ => 1.0,
@@ -175,7 +175,7 @@ impl ScaleConfig {
     pub(crate) fn initial(self, site: Site) -> Option<Vec<f32>> {
         match self {
             Self::LayerScale { init } => {
-                let init = init.unwrap_or_else(|| layer_scale_init(site.layers));
+                let init = init.unwrap_or_else(|| layer_scale_init(site.blocks));
                 Some(vec![init as f32; site.width])
             }
             Self::ReZero { shared: false } => Some(vec![0.0]),
@@ -189,8 +189,8 @@ impl ScaleConfig {
 }
 
 /// CaiT's rule (arXiv:2103.17239, section 2.2); the paper counts its blocks as we do.
-fn layer_scale_init(layers: usize) -> f64 {
-    match layers {
+fn layer_scale_init(blocks: usize) -> f64 {
+    match blocks {
         0..=18 => 0.1,
         19..=24 => 1e-5,
         25.. => 1e-6,
@@ -208,8 +208,8 @@ mod tests {
 
     #[test]
     fn layer_scale_starts_by_depth() {
-        for (layers, init) in [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)] {
-            let resolved = ScaleConfig::LayerScale { init: None }.resolved(layers);
+        for (blocks, init) in [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)] {
+            let resolved = ScaleConfig::LayerScale { init: None }.resolved(blocks);
             assert_eq!(resolved, ScaleConfig::LayerScale { init: Some(init) });
         }
         let given = ScaleConfig::LayerScale { init: Some(0.5) };

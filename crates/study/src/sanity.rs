@@ -243,11 +243,11 @@ pub fn last_over_first(
     let mut stream = Stream::new(draw(seed, "sanity/stream", [sizes.rows, d], &device), sizes.rows, false);
     let norm = NormConfig::layer_norm();
     let mut weights = Vec::new();
-    for layer in 0..sizes.depth {
+    for block in 0..sizes.depth {
         let site =
-            Site { layer, layers: sizes.depth, width: d, base_width: d, joint: Joint::of(1.0), branch: Branch::Mlp };
+            Site { block, blocks: sizes.depth, width: d, base_width: d, joint: Joint::of(1.0), branch: Branch::Mlp };
         let residual = Residual::new(placement, &norm, ScaleConfig::One {}, site, &device);
-        let (weight, bias) = linear(&format!("sanity/{layer}"));
+        let (weight, bias) = linear(&format!("sanity/{block}"));
         stream = residual.forward(stream, |x| module::linear(x, weight.clone(), Some(bias)));
         weights.push(weight);
     }
@@ -265,7 +265,7 @@ fn second_moments(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     let n = sizes.fan;
     let x = draw(seed, "sanity/rows", [sizes.fan_rows, n], device);
     let n_f64 = n as f64;
-    let spec = Spec { role: Role::MlpIn, fan_in: n_f64, fan_out: n_f64, layers: 1, layer: None, width: n_f64 };
+    let spec = Spec { role: Role::MlpIn, fan_in: n_f64, fan_out: n_f64, blocks: 1, block: None, width: n_f64 };
     let behind = |scheme: Scheme| {
         let w = draw(seed, "sanity/weight", [n, n], device) * scheme.std(&spec).unwrap_or(f64::NAN);
         activation::relu(x.clone().matmul(w))
@@ -286,18 +286,18 @@ fn growth(seed: u64, sizes: Sizes, device: &Device) -> Vec<f64> {
     let start = draw(seed, "sanity/start", shape, device);
     let of = |scale| {
         let mut stream = Stream::new(start.clone(), 1, false);
-        for layer in 0..sizes.layers {
+        for block in 0..sizes.layers {
             for branch in [Branch::Attention, Branch::Mlp] {
                 let site = Site {
-                    layer,
-                    layers: sizes.layers,
+                    block,
+                    blocks: sizes.layers,
                     width: shape[1],
                     base_width: shape[1],
                     joint: Joint::of(1.0),
                     branch,
                 };
                 let residual = Residual::new(Placement::None {}, &NormConfig::None {}, scale, site, device);
-                let path = format!("sanity/write/{layer}/{}", branch as usize);
+                let path = format!("sanity/write/{block}/{}", branch as usize);
                 stream = residual.forward(stream, |_| draw(seed, &path, shape, device));
             }
         }

@@ -39,7 +39,7 @@ impl Cache {
     }
 }
 
-/// Keys and values of one block, `[batch, seen, kv_heads, head_dim]` each; none before the first token.
+/// Keys and values of one block, `[sequences, seen, kv_heads, head_dim]` each; none before the first token.
 #[derive(Clone, Debug, Default)]
 pub struct BlockCache(Option<(Tensor<4>, Tensor<4>)>);
 

@@ -4,7 +4,7 @@ use super::precision::{cast, like};
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, DType, Tensor, activation, module};
 
-/// `softmax(cap(scale q k^T)) v` of `q`, `[batch, time, heads, head_dim]`, and `k` and `v`, `[batch, time, kv_heads,
+/// `softmax(cap(scale q k^T)) v` of `q`, `[sequences, time, heads, head_dim]`, and `k` and `v`, `[sequences, time, kv_heads,
 /// head_dim]`, in the layout of `q`; `cap(z) = softcap tanh(z / softcap)`, and `softcap` 0 is none. Queries are the last of
 /// the times that the keys have.
 pub(crate) fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, scale: f64, softcap: f64) -> Tensor<4> {
@@ -32,12 +32,14 @@ pub(crate) fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, scale: f64, so
     like(weights, &q).matmul(v).swap_dims(1, 2)
 }
 
-/// `[batch, kv_heads, time, head_dim]` with each head repeated for the queries of its group.
+/// `[sequences, kv_heads, time, head_dim]` with each head repeated for the queries of its group.
 fn per_query(x: Tensor<4>, heads: usize) -> Tensor<4> {
-    let [batch, kv_heads, time, head_dim] = x.dims();
+    let [sequences, kv_heads, time, head_dim] = x.dims();
     if heads == kv_heads {
         return x;
     }
     let group = heads / kv_heads;
-    x.unsqueeze_dim::<5>(2).expand([batch, kv_heads, group, time, head_dim]).reshape([batch, heads, time, head_dim])
+    x.unsqueeze_dim::<5>(2)
+        .expand([sequences, kv_heads, group, time, head_dim])
+        .reshape([sequences, heads, time, head_dim])
 }

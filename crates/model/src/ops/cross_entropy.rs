@@ -4,11 +4,11 @@ use burn::tensor::{Int, Tensor, activation};
 
 /// Mean cross-entropy in nats, of shape `[1]`.
 ///
-/// `logits` are `[batch, time, vocabulary]`, `targets` `[batch, time]`. With `weights`, also
-/// `[batch, time]`, the mean is weighted: a position of weight 0 is not asked for.
+/// `logits` are `[sequences, time, vocabulary]`, `targets` `[sequences, time]`. With `weights`, also
+/// `[sequences, time]`, the mean is weighted: a position of weight 0 is not asked for.
 pub fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>, weights: Option<Tensor<2>>) -> Tensor<1> {
-    let [batch, time, vocabulary] = logits.dims();
-    let rows = batch * time;
+    let [sequences, time, vocabulary] = logits.dims();
+    let rows = sequences * time;
     let (logits, targets) = (logits.reshape([rows, vocabulary]), targets.reshape([rows]));
     let weights = weights.map(|weights| weights.reshape([rows]));
     #[cfg(feature = "flex")]

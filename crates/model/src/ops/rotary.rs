@@ -33,7 +33,7 @@ impl Rotary {
         Self { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
-    /// Turns `x`, `[batch, time, heads, head_dim]`, whose first position is `start`.
+    /// Turns `x`, `[sequences, time, heads, head_dim]`, whose first position is `start`.
     pub(crate) fn forward(&self, x: Tensor<4>, start: usize) -> Tensor<4> {
         #[cfg(feature = "flex")]
         if let Some(y) = fused::rotary(&x, &self.cos, &self.sin, start) {

@@ -80,7 +80,7 @@ impl ModelConfig {
             let inside = [attention.heads * attention.head_dim, block.mlp.d_ff];
             for (branch, inside) in [&attention.branch, &block.mlp.branch].into_iter().zip(inside) {
                 let own =
-                    |own: &BlockConfig| own.norm.is_some() && (own.range[0]..own.range[1]).contains(&branch.site.layer);
+                    |own: &BlockConfig| own.norm.is_some() && (own.range[0]..own.range[1]).contains(&branch.site.block);
                 let key = self.block.iter().position(own).map_or("norm".into(), |i| format!("block.{i}.norm"));
                 let inner = branch.asks_for_inner_norm().then_some(inside);
                 let qkv = branch.qkv_norm().then_some(attention.head_dim);
@@ -114,8 +114,8 @@ impl ModelConfig {
                 self.n_layers
             );
             require(start < end && end <= self.n_layers, &key, &shown, problem)?;
-            if let Some(layer) = (start..end).find(|&layer| std::mem::replace(&mut taken[layer], true)) {
-                return Err(Fault::new(&key, shown, format!("block {layer} is already in another range")));
+            if let Some(taken_block) = (start..end).find(|&i| std::mem::replace(&mut taken[i], true)) {
+                return Err(Fault::new(&key, shown, format!("block {taken_block} is already in another range")));
             }
             let kinds = [
                 ("norm", block.norm.iter().try_for_each(Variant::check)),

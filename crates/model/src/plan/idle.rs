@@ -3,7 +3,7 @@
 use super::{BranchPlan, Plan};
 use crate::config::{AttentionScale, ModelConfig, Position};
 use unitgain_init::Scheme;
-use unitgain_residual::{Branch, Position as NormPosition};
+use unitgain_residual::{Branch, NormPosition};
 
 /// A key whose value changes no number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl ModelConfig {
                 found.push(Idle { key: key.into(), reason: reason.into() });
             }
         };
-        let block = |branch: &BranchPlan| self.of_block(branch.site.layer);
+        let block = |branch: &BranchPlan| self.of_block(branch.site.block);
         let all = |test: &dyn Fn(&BranchPlan) -> bool| plan.branches().all(test);
 
         let has_own = |branch: &BranchPlan| block(branch).is_some_and(|b| b.norm.is_some());
@@ -42,7 +42,7 @@ impl ModelConfig {
         add("mlp_placement", has_other && all(&|branch| !is_mlp(branch) || is_own(branch)), covered);
         add("scale", all(&|branch| block(branch).is_some_and(|b| b.scale.is_some())), covered);
         for (i, own) in self.block.iter().enumerate() {
-            let within = |branch: &&BranchPlan| (own.range[0]..own.range[1]).contains(&branch.site.layer);
+            let within = |branch: &&BranchPlan| (own.range[0]..own.range[1]).contains(&branch.site.block);
             let asks = plan.branches().filter(within).any(BranchPlan::asks_for_norm);
             let key = format!("block.{i}.norm");
             add(&key, own.norm.is_some() && !asks, "no placement asks for a norm in these blocks");

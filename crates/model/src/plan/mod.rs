@@ -12,11 +12,11 @@ use unitgain_init::Scheme;
 use unitgain_mup::{Parametrization, Shape};
 use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
-use unitgain_residual::{Placement, Position as NormPosition, ScaleConfig, Site};
+use unitgain_residual::{NormPosition, Placement, ScaleConfig, Site};
 
 pub use cost::Compute;
 pub use idle::Idle;
-pub use rules::{RULES, Rule, Severity};
+pub use rules::{COMBINATIONS, Combination, Severity};
 
 /// A model as it will be built, from [`ModelConfig::plan`](crate::ModelConfig::plan).
 #[derive(Clone, Debug, PartialEq)]

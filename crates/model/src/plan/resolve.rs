@@ -6,20 +6,20 @@ use crate::error::ModelError;
 use unitgain_init::Scheme;
 use unitgain_mup::{BranchFactors, Parametrization, Shape};
 use unitgain_norms::NormConfig;
-use unitgain_residual::{Branch, Joint, Placement, Position as NormPosition, Site};
+use unitgain_residual::{Branch, Joint, NormPosition, Placement, Site};
 
 impl ModelConfig {
     /// Checks every value and fills in every default, for a vocabulary of `vocabulary` token ids.
     ///
     /// # Errors
     /// [`ModelError::Value`] names the key, its value, what is allowed and the fix; [`ModelError::Combination`] is a rule of
-    /// [`RULES`](crate::RULES) that refuses.
+    /// [`COMBINATIONS`](crate::COMBINATIONS) that refuses.
     pub fn plan(&self, vocabulary: usize) -> Result<Plan, ModelError> {
         self.check_sizes(vocabulary)?;
         let head_dim = self.head_dim.unwrap_or(self.d_model / self.n_heads);
         self.check_values(head_dim)?;
         self.check_blocks()?;
-        let shape = Shape { width: self.d_model, head_dim, layers: self.n_layers };
+        let shape = Shape { width: self.d_model, head_dim, blocks: self.n_layers };
         // A head size that is written down is that of every width; one that is left out grows.
         let parametrization = match self.head_dim {
             Some(head_dim) => self.parametrization.with_constant_head_dim(head_dim),
@@ -148,23 +148,23 @@ impl ModelConfig {
             Branch::Mlp => own.and_then(|b| b.mlp_placement).or(both).or(self.mlp_placement),
         }
         .unwrap_or(self.placement);
-        let layers = self.n_layers;
-        let BranchFactors { gain, after, delayed } = parametrization.branch(2 * block + branch as usize, layers);
-        let branch_gain = written.at(block, layers).branch_gain(layers);
+        let blocks = self.n_layers;
+        let BranchFactors { gain, after, delayed } = parametrization.branch(2 * block + branch as usize, blocks);
+        let branch_gain = written.at(block, blocks).branch_gain(blocks);
         BranchPlan {
             site: Site {
-                layer: block,
-                layers,
+                block,
+                blocks,
                 width: self.d_model,
                 base_width: parametrization.base_width(self.d_model),
                 joint: Joint { gain, after, delayed },
                 branch,
             },
             written,
-            placement: written.at(block, layers),
+            placement: written.at(block, blocks),
             norm: own.and_then(|b| b.norm).unwrap_or(self.norm),
             // Depth is not to be counted a second time.
-            scale: own.and_then(|b| b.scale).unwrap_or(self.scale).resolved(parametrization.base_depth(layers)),
+            scale: own.and_then(|b| b.scale).unwrap_or(self.scale).resolved(parametrization.base_depth(blocks)),
             weight_norm: self.weight_norm,
             gain: branch_gain,
             writer_gain: branch_gain,

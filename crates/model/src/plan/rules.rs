@@ -1,13 +1,13 @@
 //! Settings that exclude each other, in one table.
 
 use super::{BranchPlan, LogitScale, Plan, TokenScale};
-use crate::config::{Position as TokenPosition, QkNormOver};
+use crate::config::{Position, QkNormOver};
 use crate::error::ModelError;
 use unitgain_init::{Role, Scheme, Spec};
 use unitgain_mup::Parametrization;
 use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
-use unitgain_residual::{Placement, Position, ScaleConfig};
+use unitgain_residual::{NormPosition, Placement, ScaleConfig};
 
 /// What happens to a model that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Severity {
 
 /// One combination, the reason against it and what to do instead.
 #[derive(Debug)]
-pub struct Rule {
+pub struct Combination {
     /// The settings.
     pub pair: &'static str,
     /// What happens.
@@ -33,8 +33,8 @@ pub struct Rule {
 }
 
 /// Every combination that is refused or warned of.
-pub static RULES: &[Rule] = &[
-    Rule {
+pub static COMBINATIONS: &[Combination] = &[
+    Combination {
         pair: "placement = \"deep_norm\" and an init that counts depth (gpt2, llama_depth, wang, spike_no_more, fixup, t_fixup)",
         severity: Severity::Refuse,
         reason: "DeepNorm's beta is the gain of Xavier-normal weights and already sets the size of a branch by depth; \
@@ -42,14 +42,14 @@ pub static RULES: &[Rule] = &[
         fix: "Leave init out, or set init = \"xavier\"",
         applies: |c| any(c, |b| b.placement == Placement::DeepNorm {}) && c.init.counts_depth(),
     },
-    Rule {
+    Combination {
         pair: "placement = \"deep_norm\" and scale = \"depth\"",
         severity: Severity::Refuse,
         reason: "DeepNorm's alpha and beta already set the size of a branch by depth; 1/sqrt(2L) would do so a second time",
         fix: "Set scale = \"one\"",
         applies: |c| any(c, |b| b.placement == Placement::DeepNorm {} && b.scale.counts_depth()),
     },
-    Rule {
+    Combination {
         pair: "placement = \"scaled_pre_norm\" or \"sub_norm\" and an init that counts depth, or scale = \"depth\"",
         severity: Severity::Warn,
         reason: "these placements already set the size of a branch by depth; the authors of LayerNorm Scaling say not \
@@ -62,21 +62,21 @@ pub static RULES: &[Rule] = &[
             })
         },
     },
-    Rule {
+    Combination {
         pair: "scale = \"depth\" and an init that counts depth (gpt2, llama_depth, wang, spike_no_more, fixup, t_fixup)",
         severity: Severity::Refuse,
         reason: "both make what a branch writes smaller by the number of blocks, so depth is counted twice",
         fix: "Set init = \"xavier\" or \"lecun\", or scale = \"one\"",
         applies: |c| any(c, |b| b.scale.counts_depth()) && c.init.counts_depth(),
     },
-    Rule {
+    Combination {
         pair: "placement = \"deep_norm\" and norm = \"none\"",
         severity: Severity::Refuse,
         reason: "without its norm, alpha > 1 multiplies the stream in every branch and it overflows",
         fix: "Set norm = \"layer_norm\", or placement = \"pre_norm\" for a norm-free stream",
         applies: |c| any(c, |b| b.placement == Placement::DeepNorm {} && b.norm.is_none()),
     },
-    Rule {
+    Combination {
         pair: "a parallel placement of one branch and another placement of the other",
         severity: Severity::Refuse,
         reason: "side by side is an arrangement of both branches of a block",
@@ -88,72 +88,72 @@ pub static RULES: &[Rule] = &[
                 .any(|[a, m]| (a.is_parallel() || m.is_parallel()) && a != m)
         },
     },
-    Rule {
+    Combination {
         pair: "zero_writers = true, or init = \"fixup\" or \"zero\", and a scale that starts at 0",
         severity: Severity::Refuse,
         reason: "of two zero factors in a product neither ever gets a gradient, so the branch never writes",
         fix: "Leave zero_writers out and take another init, or set scale = \"one\"",
         applies: |c| zeroes(c) && any(c, |b| b.scale.starts_at_zero()),
     },
-    Rule {
+    Combination {
         pair: "init = \"fixup\" or \"zero\" and a norm behind the branch",
         severity: Severity::Refuse,
         reason: "a norm of nothing but zeros divides by sqrt(eps): the first gradient is some hundred times too large",
         fix: "Take another init with zero_writers = true, which starts the gain of that norm at 0",
-        applies: |c| c.init.zeroes_writers() && any(c, |b| b.has_norm_at(Position::AfterBranch)),
+        applies: |c| c.init.zeroes_writers() && any(c, |b| b.has_norm_at(NormPosition::AfterBranch)),
     },
-    Rule {
+    Combination {
         pair: "init = \"fixup\" or \"t_fixup\" and a norm",
         severity: Severity::Refuse,
         reason: "both are ways to train without norms, and a norm undoes the sizes that they set",
         fix: "Set placement = \"none\", and leave qk_norm, embedding_norm and final_norm out",
         applies: |c| c.init.is_norm_free() && has_any_norm(c),
     },
-    Rule {
+    Combination {
         pair: "init = \"mimetic\" and parametrization other than \"standard\"",
         severity: Severity::Refuse,
         reason: "the sizes of attention's weights follow from a singular value decomposition, and muP's from the width",
         fix: "Set parametrization = \"standard\"",
         applies: |c| is_mimetic(c) && !matches!(c.parametrization, Parametrization::Standard {}),
     },
-    Rule {
+    Combination {
         pair: "init = \"mimetic\" and n_kv_heads other than n_heads",
         severity: Severity::Refuse,
         reason: "it draws the product of the query and the key of each head, and the value and output of all",
         fix: "Leave n_kv_heads out",
         applies: |c| is_mimetic(c) && c.blocks[0].attention.kv_heads != c.blocks[0].attention.heads,
     },
-    Rule {
+    Combination {
         pair: "init = \"mimetic\" and qk_norm or position = \"rope\"",
         severity: Severity::Warn,
         reason: "it makes a token attend to what is like it, by the product of query and key; a norm between changes the \
                  product, and a rotation all of it but at distance 0",
         fix: "Set qk_norm = \"none\" and position = \"learned\"",
         applies: |c| {
-            let turns = matches!(c.position, TokenPosition::Rope { .. });
+            let turns = matches!(c.position, Position::Rope { .. });
             is_mimetic(c) && (turns || normalizes_qk(c))
         },
     },
-    Rule {
+    Combination {
         pair: "zero_writers = true and a norm behind the branch that has no gain",
         severity: Severity::Refuse,
         reason: "there the last factor of the branch is the norm, and l2_norm and norms with gain = false have nothing \
                  that could start at 0",
         fix: "Leave zero_writers out, or take a norm with a gain",
-        applies: |c| c.zero_writers && any(c, |b| b.has_norm_at(Position::AfterBranch) && !b.norm.has_gain()),
+        applies: |c| c.zero_writers && any(c, |b| b.has_norm_at(NormPosition::AfterBranch) && !b.norm.has_gain()),
     },
-    Rule {
+    Combination {
         pair: "zero_writers = true, or init = \"fixup\" or \"zero\", and weight_norm = \"weight_norm\"",
         severity: Severity::Refuse,
         reason: "a weight of length 0 has no direction, so that neither of them ever gets a gradient",
         fix: "Leave zero_writers out and take another init, or set weight_norm = \"scaled_weight_standardization\", whose \
               gain can start at 0",
         applies: |c| {
-            let writes = any(c, |b| !b.has_norm_at(Position::AfterBranch));
+            let writes = any(c, |b| !b.has_norm_at(NormPosition::AfterBranch));
             zeroes(c) && writes && matches!(c.weight_norm, WeightNormConfig::WeightNorm { .. })
         },
     },
-    Rule {
+    Combination {
         pair: "weight_norm and parametrization other than \"standard\"",
         severity: Severity::Refuse,
         reason: "muP's table scales the init and the learning rate of a weight, and says nothing of one that is split \
@@ -163,7 +163,7 @@ pub static RULES: &[Rule] = &[
             c.weight_norm != (WeightNormConfig::None {}) && c.parametrization != (Parametrization::Standard {})
         },
     },
-    Rule {
+    Combination {
         pair: "placement = \"hybrid_norm\" or \"hybrid_norm_star\" and qk_norm",
         severity: Severity::Refuse,
         reason: "HybridNorm already normalizes queries, keys and values, with the norm of the block",
@@ -173,28 +173,28 @@ pub static RULES: &[Rule] = &[
             is_given && any(c, BranchPlan::qkv_norm)
         },
     },
-    Rule {
+    Combination {
         pair: "placement = \"res_dual\" in some branches and another placement in others",
         severity: Severity::Refuse,
         reason: "the second stream is the sum of all branches, and the head reads it",
         fix: "Set res_dual for the whole model",
         applies: |c| any(c, |b| b.placement.is_dual()) && any(c, |b| !b.placement.is_dual()),
     },
-    Rule {
+    Combination {
         pair: "qk_norm = \"instance_norm\", or \"group_norm\" with over_time",
         severity: Severity::Refuse,
         reason: "a head is normalized token by token",
         fix: "Set qk_norm to a norm of one token",
         applies: |c| c.qk_norm.needs_the_sequence(),
     },
-    Rule {
+    Combination {
         pair: "placement = \"hybrid_norm\" or \"hybrid_norm_star\" and norm = \"instance_norm\", or \"group_norm\" with over_time",
         severity: Severity::Refuse,
         reason: "HybridNorm normalizes each head of a token with the norm of the block",
         fix: "Set norm to a norm of one token",
         applies: |c| any(c, |b| b.qkv_norm() && b.norm.needs_the_sequence()),
     },
-    Rule {
+    Combination {
         pair: "weight_norm = \"scaled_weight_standardization\" and a linear layer of a single input",
         severity: Severity::Refuse,
         reason: "a single weight is its own mean, so that nothing is left of it",
@@ -205,70 +205,70 @@ pub static RULES: &[Rule] = &[
             c.weight_norm.divides_by_size() && widths.contains(&1)
         },
     },
-    Rule {
+    Combination {
         pair: "placement = \"hybrid_norm_star\" of blocks without the first",
         severity: Severity::Warn,
         reason: "only the first block of the model differs from hybrid_norm",
         fix: "Set placement = \"hybrid_norm\" there",
         applies: |c| {
             let is_star = |b: &BranchPlan| b.written == Placement::HybridNormStar {};
-            any(c, is_star) && !any(c, |b| is_star(b) && b.site.layer == 0)
+            any(c, is_star) && !any(c, |b| is_star(b) && b.site.block == 0)
         },
     },
-    Rule {
+    Combination {
         pair: "scale = \"fixup\" and a norm",
         severity: Severity::Refuse,
         reason: "Fixup (arXiv:1901.09321) is a way to train without norms",
         fix: "Set placement = \"none\", and leave qk_norm, embedding_norm and final_norm out",
         applies: |c| any(c, |b| b.scale.has_scalar_biases()) && has_any_norm(c),
     },
-    Rule {
+    Combination {
         pair: "scale = \"fixup\" and an init that does not start every branch at 0",
         severity: Severity::Warn,
         reason: "Fixup starts every branch at 0",
         fix: "Set init = \"fixup\", or zero_writers = true",
         applies: |c| !zeroes(c) && any(c, |b| b.scale.has_scalar_biases()),
     },
-    Rule {
+    Combination {
         pair: "scale = \"nfnet\" and an embedding that is not of size 1",
         severity: Severity::Warn,
         reason: "beta is the rms of a stream that starts at 1; the embedding is drawn much smaller, so that branches read \
                  next to nothing",
         fix: "Set embedding_norm, or an embedding_std of 0.7 (token and position add up) with tie_embeddings = false",
         applies: |c| {
-            let (width, layers) = (c.shape.width as f64, c.shape.layers);
-            let spec = Spec { role: Role::Embedding, fan_in: 1.0, fan_out: width, layers, layer: None, width };
+            let (width, blocks) = (c.shape.width as f64, c.shape.blocks);
+            let spec = Spec { role: Role::Embedding, fan_in: 1.0, fan_out: width, blocks, block: None, width };
             let (TokenScale::Fixed(scale) | TokenScale::Learned(scale)) = c.embedding_scale;
             let is_normalized = c.embedding_norm.divides_by_size();
             let is_near = (0.5..=2.0).contains(&(c.init.std(&spec).unwrap_or(1.0) * scale));
             !is_near && !is_normalized && any(c, |b| matches!(b.scale, ScaleConfig::Nfnet { .. }))
         },
     },
-    Rule {
+    Combination {
         pair: "qk_norm_over = \"width\" and qk_norm = \"none\"",
         severity: Severity::Refuse,
         reason: "there is no norm that could be over the width",
         fix: "Set qk_norm, or leave qk_norm_over out",
         applies: |c| c.qk_norm_over == QkNormOver::Width && c.qk_norm.is_none() && !any(c, BranchPlan::qkv_norm),
     },
-    Rule {
+    Combination {
         pair: "a norm over the sequence (instance_norm, group_norm with over_time) and context = 1",
         severity: Severity::Refuse,
         reason: "a channel over a sequence of one token is its own mean",
         fix: "Set a longer context",
         applies: |c| c.context == 1 && c.norms().any(|norm| norm.needs_the_sequence()),
     },
-    Rule {
+    Combination {
         pair: "embedding_scale and an embedding_norm that divides by the size of what it reads",
         severity: Severity::Warn,
         reason: "where nothing is added to the token embedding (position = \"rope\" or \"none\") the norm undoes the scale",
         fix: "Set embedding_scale = 1, or leave embedding_norm out",
         applies: |c| {
-            let adds = matches!(c.position, TokenPosition::Learned {} | TokenPosition::Sinusoidal {});
+            let adds = matches!(c.position, Position::Learned {} | Position::Sinusoidal {});
             !adds && c.embedding_norm.divides_by_size() && c.embedding_scale != TokenScale::Fixed(1.0)
         },
     },
-    Rule {
+    Combination {
         pair: "scale = \"fixup\" and weight_norm = \"scaled_weight_standardization\"",
         severity: Severity::Refuse,
         reason: "the weights of a standardized unit sum to 0, so that a scalar bias in front of it changes nothing, and \
@@ -279,7 +279,7 @@ pub static RULES: &[Rule] = &[
             standardized && any(c, |b| b.scale.has_scalar_biases())
         },
     },
-    Rule {
+    Combination {
         pair: "scale = \"nfnet\" and a norm",
         severity: Severity::Warn,
         reason: "beta is the rms of a stream that no norm touches; in front of a normalized input it only shrinks the \
@@ -287,7 +287,7 @@ pub static RULES: &[Rule] = &[
         fix: "Set placement = \"none\", and weight_norm = \"scaled_weight_standardization\" as in NFNets",
         applies: |c| any(c, |b| matches!(b.scale, ScaleConfig::Nfnet { .. }) && b.has_norms()),
     },
-    Rule {
+    Combination {
         pair: "a norm over the batch or the sequence (batch_norm, instance_norm, group_norm with over_time)",
         severity: Severity::Warn,
         reason: "its statistics are also those of later tokens, so that a causal model sees what it is to predict: its \
@@ -295,7 +295,7 @@ pub static RULES: &[Rule] = &[
         fix: "Take a norm of one token, or read the loss as that of a model that may look ahead",
         applies: |c| c.norms().any(|norm| norm.sees_the_future()),
     },
-    Rule {
+    Combination {
         pair: "norm = \"dyt\" and an embedding that has no learned scale",
         severity: Severity::Warn,
         reason: "DyT does not divide by the size of what it reads; its authors' language models scale the embedding by a \
@@ -306,7 +306,7 @@ pub static RULES: &[Rule] = &[
             !learned && any(c, |b| b.has_norms() && b.norm.learns_embedding_scale())
         },
     },
-    Rule {
+    Combination {
         pair: "placement = \"mix_norm\" of blocks none of which is a post_norm block",
         severity: Severity::Warn,
         reason: "fraction of all blocks is rounded down to none, or to blocks before these, and what is left is pre_norm",
@@ -316,7 +316,7 @@ pub static RULES: &[Rule] = &[
             any(c, is_mix) && !any(c, |b| is_mix(b) && b.placement == Placement::PostNorm {})
         },
     },
-    Rule {
+    Combination {
         pair: "queries and keys normalized by \"l2_norm\" and attention_scale = \"head_dim\"",
         severity: Severity::Warn,
         reason: "the product of two unit vectors is at most 1, and divided by sqrt(head_dim) attention is uniform",
@@ -328,7 +328,7 @@ pub static RULES: &[Rule] = &[
             })
         },
     },
-    Rule {
+    Combination {
         pair: "placement = \"peri_norm\" and embedding_norm = \"none\"",
         severity: Severity::Refuse,
         reason: "Peri-LN is the sandwich with a norm of the embedding",
@@ -338,74 +338,74 @@ pub static RULES: &[Rule] = &[
             asks && c.embedding_norm.is_none()
         },
     },
-    Rule {
+    Combination {
         pair: "final_norm = true and a placement that normalizes the stream",
         severity: Severity::Refuse,
         reason: "the last block already ends in a norm, and a second one right after it normalizes twice",
         fix: "Leave final_norm out",
         applies: |c| {
-            let closes = last(c).has_norm_at(Position::OnStream) && !last(c).placement.is_dual();
+            let closes = last(c).has_norm_at(NormPosition::OnStream) && !last(c).placement.is_dual();
             c.final_norm && closes
         },
     },
-    Rule {
+    Combination {
         pair: "final_norm = true and norm = \"none\"",
         severity: Severity::Refuse,
         reason: "the final norm is of the kind norm, which is none",
         fix: "Leave final_norm out, or set norm and give the blocks norm = \"none\"",
         applies: |c| c.final_norm && c.norm.is_none(),
     },
-    Rule {
+    Combination {
         pair: "final_norm = false and a placement that leaves the stream unnormalized",
         severity: Severity::Warn,
         reason: "the stream's rms grows with depth, and so do the logits",
         fix: "Leave final_norm out",
         applies: |c| {
-            let open = !last(c).has_norm_at(Position::OnStream) || last(c).placement.is_dual();
-            let asks = c.branches().filter(|b| b.site.layer + 1 == c.shape.layers).any(|b| b.placement.final_norm());
+            let open = !last(c).has_norm_at(NormPosition::OnStream) || last(c).placement.is_dual();
+            let asks = c.branches().filter(|b| b.site.block + 1 == c.shape.blocks).any(|b| b.placement.final_norm());
             !c.final_norm && open && asks && !c.norm.is_none()
         },
     },
-    Rule {
+    Combination {
         pair: "placement = \"deep_norm\" and init other than \"xavier\"",
         severity: Severity::Warn,
         reason: "the paper derives beta as the gain of Xavier-normal weights",
         fix: "Leave init out",
         applies: |c| any(c, |b| b.placement == Placement::DeepNorm {}) && !matches!(c.init, Scheme::Xavier { .. }),
     },
-    Rule {
+    Combination {
         pair: "scale = \"re_zero\" and a norm",
         severity: Severity::Warn,
         reason: "ReZero (arXiv:2003.04887) replaces the norms",
         fix: "Set placement = \"none\" for ReZero as published",
         applies: |c| any(c, |b| matches!(b.scale, ScaleConfig::ReZero { .. }) && b.has_norms()),
     },
-    Rule {
+    Combination {
         pair: "a placement with a norm behind the branch (sandwich, peri_norm, output_norm) and a scale other than \"one\"",
         severity: Severity::Warn,
         reason: "the norm behind the branch divides by the branch's size and so undoes its scale",
         fix: "Set scale = \"one\"",
         applies: |c| {
             any(c, |b| {
-                b.has_norm_at(Position::AfterBranch) && b.norm.divides_by_size() && b.scale != (ScaleConfig::One {})
+                b.has_norm_at(NormPosition::AfterBranch) && b.norm.divides_by_size() && b.scale != (ScaleConfig::One {})
             })
         },
     },
-    Rule {
+    Combination {
         pair: "norm = \"none\" and a placement that is not \"none\" or \"pre_norm\"",
         severity: Severity::Warn,
         reason: "without its norms the placement is little more than x + f(x), and its name promises something else",
         fix: "Set placement = \"none\"",
         applies: |c| any(c, |b| b.norm.is_none() && !matches!(b.placement, Placement::PreNorm {} | Placement::None {})),
     },
-    Rule {
+    Combination {
         pair: "tie_embeddings = true and parametrization = \"spectral\", \"u_mup\", or \"mup\" with form = \"table_3\" or \"table_9\"",
         severity: Severity::Refuse,
         reason: "there embedding and head are drawn or stepped differently, and one matrix cannot be both",
         fix: "Set tie_embeddings = false, or parametrization = \"mup\" with form = \"table_8\"",
         applies: |c| c.tie_embeddings && !c.parametrization.ties_embeddings(),
     },
-    Rule {
+    Combination {
         pair: "parametrization = \"depth_mup\" or \"complete_p\" and a placement, a scale or an init that counts depth",
         severity: Severity::Refuse,
         reason: "the parametrization already sets the size of a branch by depth; deep_norm, scaled_pre_norm, sub_norm, scale = \
@@ -416,14 +416,14 @@ pub static RULES: &[Rule] = &[
             c.parametrization.counts_depth() && counted
         },
     },
-    Rule {
+    Combination {
         pair: "parametrization = \"u_mup\" and init other than \"normal\" with std = 1",
         severity: Severity::Refuse,
         reason: "u-muP draws every weight from N(0, 1) and scales the operations instead",
         fix: "Leave init out",
         applies: |c| c.parametrization.is_unit_scaled() && c.init != Scheme::Normal { std: 1.0 },
     },
-    Rule {
+    Combination {
         pair: "parametrization = \"u_mup\" and a placement other than \"pre_norm\" or \"none\", or a scale other than \"one\"",
         severity: Severity::Refuse,
         reason: "u-muP has its own residual connection, (x + tau f(n(x))) / sqrt(1 + tau^2)",
@@ -435,7 +435,7 @@ pub static RULES: &[Rule] = &[
             c.parametrization.is_unit_scaled() && any(c, |b| !fits(b))
         },
     },
-    Rule {
+    Combination {
         pair: "zero_query = true and qk_norm or weight_norm",
         severity: Severity::Refuse,
         reason: "both divide by the size of what is 0",
@@ -445,7 +445,7 @@ pub static RULES: &[Rule] = &[
             c.zero_query && normalized
         },
     },
-    Rule {
+    Combination {
         pair: "zero_readout = true and tie_embeddings = true",
         severity: Severity::Refuse,
         reason: "the head is the embedding, which cannot start at 0",
@@ -457,19 +457,19 @@ pub static RULES: &[Rule] = &[
 impl Plan {
     /// The first rule that refuses the model, as an error.
     pub(super) fn refuse(&self) -> Result<(), ModelError> {
-        match self.rules(Severity::Refuse).next() {
-            Some(Rule { pair, reason, fix, .. }) => Err(ModelError::Combination { pair, reason, fix }),
+        match self.found(Severity::Refuse).next() {
+            Some(Combination { pair, reason, fix, .. }) => Err(ModelError::Combination { pair, reason, fix }),
             None => Ok(()),
         }
     }
 
     /// Combinations that are allowed but rarely what is meant.
-    pub fn warnings(&self) -> Vec<&'static Rule> {
-        self.rules(Severity::Warn).collect()
+    pub fn warnings(&self) -> Vec<&'static Combination> {
+        self.found(Severity::Warn).collect()
     }
 
-    fn rules(&self, severity: Severity) -> impl Iterator<Item = &'static Rule> {
-        RULES.iter().filter(move |rule| rule.severity == severity && (rule.applies)(self))
+    fn found(&self, severity: Severity) -> impl Iterator<Item = &'static Combination> {
+        COMBINATIONS.iter().filter(move |combination| combination.severity == severity && (combination.applies)(self))
     }
 }
 

@@ -290,8 +290,8 @@ impl<'a> Builder<'a> {
             role,
             fan_in: fan_in as f64,
             fan_out: fan_out as f64,
-            layers: self.shape.layers,
-            layer: self.block,
+            blocks: self.shape.blocks,
+            block: self.block,
             width: self.shape.width as f64,
         }
     }

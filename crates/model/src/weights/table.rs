@@ -77,7 +77,7 @@ impl ParamTable {
                 factors: factors(parametrization, &birth.spec, birth.lr, shape, Update::Normalized),
                 update: Update::Normalized,
                 lr: birth.lr,
-                block: birth.spec.layer,
+                block: birth.spec.block,
                 spec: birth.spec,
                 shape: dims,
                 init_std: birth.init_std,

@@ -399,7 +399,7 @@ impl<'a> Sizes<'a> {
                 fused_norms: config.train.fused,
                 precision: config.train.precision,
             },
-            layers: plan.shape.layers as f64,
+            layers: plan.shape.blocks as f64,
             time: plan.context as f64,
             d: plan.shape.width as f64,
         }
