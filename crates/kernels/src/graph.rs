@@ -16,17 +16,17 @@ pub use burn::backend::flex::FlexTensor;
 
 use crate::Matrix;
 
-/// An f32 tensor of the CPU backend, in or outside of a graph.
+/// An f32 tensor of the CPU backend.
 #[derive(Clone, Debug)]
 pub enum Native {
-    /// Outside.
+    /// A tensor on a plain device.
     Plain(FlexTensor),
-    /// On an autodiff device.
+    /// A tensor on an autodiff device.
     Graph(FloatTensor<Autodiff<Flex>>),
 }
 
 impl Native {
-    /// None if fused operations are off, or for another backend or type.
+    /// The tensor `x`; None if fused operations are off, or for another backend or type.
     pub fn of<const D: usize>(x: &Tensor<D>) -> Option<Self> {
         if !is_fused() || x.dtype() != DType::F32 {
             return None;
@@ -37,7 +37,7 @@ impl Native {
         x.clone().try_into_primitive::<Flex>().ok().map(Self::Plain)
     }
 
-    /// Its elements in order, without the graph.
+    /// The tensor with contiguous elements, detached from the graph.
     pub fn values(self) -> FlexTensor {
         contiguous(match self {
             Self::Plain(x) => x,
@@ -46,15 +46,15 @@ impl Native {
     }
 }
 
-/// An operation of `N` tensors with a backward pass of its own.
+/// An operation on `N` tensors with a backward pass of its own.
 pub trait Fused<const N: usize>: Clone + Send + Debug + 'static {
-    /// What the backward pass needs.
+    /// What the forward pass keeps for the backward pass.
     type State: Clone + Send + Debug + 'static;
 
-    /// The result, and the state if it will be asked for. The inputs may have any layout.
+    /// The result, and the state if `keep`. The inputs may have any layout.
     fn forward(&self, inputs: [FlexTensor; N], keep: bool) -> (FlexTensor, Option<Self::State>);
 
-    /// The gradient of each input that wants one, from that of the result, which is contiguous.
+    /// The gradients of the `wanted` inputs from the gradient of the result, which is contiguous.
     fn backward(&self, state: Self::State, gradient: FlexTensor, wanted: [bool; N]) -> [Option<FlexTensor>; N];
 }
 
@@ -79,7 +79,7 @@ impl<F: Fused<N>, const N: usize> Backward<Flex, N> for Step<F> {
 /// Runs a fused operation as one node of the graph.
 ///
 /// # Panics
-/// If some inputs are on an autodiff device and others are not, as burn's own operations do.
+/// If some inputs are on an autodiff device and others are not, as with burn's own operations.
 pub fn run<const N: usize, const D: usize, F: Fused<N>>(operation: F, inputs: [Native; N]) -> Tensor<D> {
     if inputs.iter().all(|input| matches!(input, Native::Plain(_))) {
         let inputs = inputs.map(|input| match input {
@@ -104,7 +104,7 @@ pub fn run<const N: usize, const D: usize, F: Fused<N>>(operation: F, inputs: [N
     Tensor::from_primitive::<Autodiff<Flex>>(y)
 }
 
-/// The tensor with its elements in order; no copy where they are.
+/// The tensor with contiguous elements; copied only if it is not contiguous.
 pub fn contiguous(x: FlexTensor) -> FlexTensor {
     if x.is_contiguous() { x } else { x.to_contiguous() }
 }
@@ -112,7 +112,7 @@ pub fn contiguous(x: FlexTensor) -> FlexTensor {
 /// The elements of a contiguous f32 tensor.
 ///
 /// # Panics
-/// For another.
+/// If the tensor is not contiguous or not f32.
 pub fn slice(x: &FlexTensor) -> &[f32] {
     match x.as_slice::<f32>() {
         Some(values) => values,
@@ -120,7 +120,7 @@ pub fn slice(x: &FlexTensor) -> &[f32] {
     }
 }
 
-/// Its sizes.
+/// The shape of a tensor.
 pub fn shape(x: &FlexTensor) -> Vec<usize> {
     let shape = x.layout().shape();
     (0..shape.num_dims()).map(|axis| shape[axis]).collect()
@@ -131,7 +131,7 @@ pub fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(Shape::from(shape.to_vec())), DType::F32)
 }
 
-/// `n` zeros, written by all threads: one alone is as slow at it as a norm.
+/// `n` zeros, written by all threads: on one thread this takes as long as a norm.
 pub fn zeros(n: usize) -> Vec<f32> {
     let size = piece(n, 64, 1);
     if size >= n {
@@ -149,7 +149,7 @@ pub fn zeros(n: usize) -> Vec<f32> {
     zeros
 }
 
-/// A view of a matrix in whatever layout it has; None where a stride is negative.
+/// A view of a matrix of any layout; None if a stride is negative.
 pub fn matrix(x: &FlexTensor) -> Option<Matrix<'_>> {
     let strides = x.layout().strides();
     let [rows, columns] = *strides else { return None };

@@ -1,9 +1,9 @@
-//! Functions of pieces, whose choice of a piece can be held.
+//! Piecewise functions whose choice of piece can be recorded and replayed.
 //!
-//! The derivative of `max(x, 0)` jumps where an input changes its piece, so that a difference of two gradients converges
-//! to nothing when its step is made shorter. With [`observe`] a function is called as ever and the piece of every input
-//! is kept; within [`hold`] each input stays on that piece, whatever it is by then. Differences of gradients are then
-//! those of a smooth function, whose second derivatives are the ones that automatic differentiation has.
+//! The derivative of `max(x, 0)` jumps where an input crosses the kink, so a finite difference of gradients does not
+//! converge as its step shrinks. [`observe`] records on which piece each input lies; [`hold`] replays that choice for other
+//! inputs. Finite differences are then those of a smooth function, with the second derivatives of automatic
+//! differentiation.
 
 use burn::tensor::{Bool, Tensor, activation};
 use std::cell::RefCell;
@@ -12,24 +12,24 @@ thread_local! {
     static WATCH: RefCell<Watch> = const { RefCell::new(Watch::Off) };
 }
 
-/// What becomes of a choice made on this thread.
+/// How this thread treats the choice of a piece.
 enum Watch {
     Off,
     Kept(Vec<Tensor<1, Bool>>),
-    /// The choices, and how many have been used.
+    /// The recorded choices, and the number already replayed.
     Held(Vec<Tensor<1, Bool>>, usize),
 }
 
-/// The piece of every input of every function of pieces, in the order of the calls.
+/// The piece of every input of every piecewise function, in the order of the calls.
 #[derive(Clone, Debug, Default)]
 pub struct Pieces(Vec<Tensor<1, Bool>>);
 
-/// Whether choices on this thread are kept or held; no operation then chooses by itself.
+/// Whether this thread records or replays choices; every piecewise operation then has to go through this module.
 pub fn are_watched() -> bool {
     WATCH.with_borrow(|watch| !matches!(watch, Watch::Off))
 }
 
-/// What `f` gives, and the pieces that it chose on this thread.
+/// Calls `f`; returns its result and the pieces chosen on this thread.
 pub fn observe<R>(f: impl FnOnce() -> R) -> (R, Pieces) {
     match watched(Watch::Kept(Vec::new()), f) {
         (result, Watch::Kept(pieces)) => (result, Pieces(pieces)),
@@ -37,10 +37,10 @@ pub fn observe<R>(f: impl FnOnce() -> R) -> (R, Pieces) {
     }
 }
 
-/// What `f` gives with these pieces in the place of those that it would choose.
+/// Calls `f` with these pieces in place of the ones it would choose.
 ///
 /// # Panics
-/// If `f` makes other choices than the function that was observed: another number of them, or of other sizes.
+/// If `f` makes another number of choices than the observed function, or choices of other sizes.
 pub fn hold<R>(pieces: &Pieces, f: impl FnOnce() -> R) -> R {
     match watched(Watch::Held(pieces.0.clone(), 0), f) {
         (result, Watch::Held(pieces, used)) => {
@@ -51,7 +51,7 @@ pub fn hold<R>(pieces: &Pieces, f: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Calls `f` under `watch`, and gives back what that has become.
+/// Calls `f` under `watch`; returns its result and the final state of `watch`.
 fn watched<R>(watch: Watch, f: impl FnOnce() -> R) -> (R, Watch) {
     struct Restore(Option<Watch>);
     impl Drop for Restore {
@@ -67,7 +67,7 @@ fn watched<R>(watch: Watch, f: impl FnOnce() -> R) -> (R, Watch) {
     (result, watch)
 }
 
-/// `side`, of that shape, which is kept, or the one that is held in its place.
+/// The recorded choice where choices are replayed, else `side()`, which is recorded if choices are.
 fn choice<const D: usize>(shape: [usize; D], side: impl FnOnce() -> Tensor<D, Bool>) -> Tensor<D, Bool> {
     WATCH.with_borrow_mut(|watch| match watch {
         Watch::Off => side(),

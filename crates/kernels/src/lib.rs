@@ -1,11 +1,11 @@
-//! What fused operations of the CPU backend share.
+//! Building blocks of the fused operations of the CPU backend.
 //!
-//! A fused operation is one node of the graph with a backward pass of its own ([`Fused`]), made of loops that
-//! the compiler vectorizes ([`simd!`]) and that run on all threads ([`threads`]). Each stands beside its
-//! composed twin, which says what it computes, is what other backends and other types than f32 run, and what
-//! the tests compare it with. [`composed`] switches to the twins. [`kinks`] holds the pieces of functions that have some.
+//! A fused operation is one node of the autodiff graph with a backward pass of its own ([`Fused`]): vectorized loops
+//! ([`simd!`]) on all threads ([`threads`]). Each has a composed form made of burn's operations, which defines it, runs on
+//! other backends and for types other than f32, and is the reference of the tests. [`composed`] selects the composed forms.
+//! [`kinks`] makes piecewise functions differentiable by finite differences.
 //!
-//! On a machine without AVX-512 or AVX2, or one that is not x86, the same loops are compiled for what it has.
+//! Without AVX2 or AVX-512, or on another architecture than x86, the same loops are compiled for the baseline of the target.
 
 #[cfg(feature = "flex")]
 mod graph;

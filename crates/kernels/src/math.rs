@@ -1,5 +1,5 @@
-//! Formulas that the compiler vectorizes where they are inlined: no branches, no calls. `F` says whether the
-//! target has a fused multiply-add.
+//! Formulas without branches and calls, which the compiler vectorizes where they are inlined. `F` says whether the target
+//! has a fused multiply-add.
 
 /// `a b + c`.
 #[inline(always)]
@@ -7,19 +7,19 @@ pub fn fma<const F: bool>(a: f32, b: f32, c: f32) -> f32 {
     if F { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// `e^x`, to 1.2e-7 of its value on [-57, 88.3]; 0 below, and above the value of the bound. NaN stays NaN.
+/// `e^x`, with a relative error of 1.2e-7 on [-57, 88.3]; 0 below, the value at the bound above. NaN stays NaN.
 ///
-/// Below e^-57 = 2e-25 nothing can be seen beside 1 in f32, but products of such numbers are denormal, on which the
-/// processor's matrix products take twenty times as long: a model whose attention or loss is saturated would crawl.
+/// e^-57 = 2e-25 vanishes beside 1 in f32, but products of such numbers are denormal, and matrix products of denormals
+/// take twenty times as long: training with saturated attention or loss would crawl.
 #[inline(always)]
 pub fn exp<const F: bool>(x: f32) -> f32 {
-    // 1.5 2^23: adding it rounds to the nearest integer, which is then in the low bits.
+    // 1.5 2^23: adding it leaves the nearest integer in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let is_zero = x < -57.0;
     let x = x.clamp(-87.33, 88.37);
     let z = fma::<F>(x, std::f32::consts::LOG2_E, ROUND);
     let n = z - ROUND;
-    // ln 2 in two parts, so that n ln 2 loses no digit.
+    // ln 2 in two parts, so that n ln 2 is exact.
     let r = fma::<F>(n, -0.693_359_4, x);
     let r = fma::<F>(n, 2.121_944_4e-4, r);
     let mut p = 1.987_569_1e-4;
@@ -33,7 +33,8 @@ pub fn exp<const F: bool>(x: f32) -> f32 {
     if is_zero { 0.0 } else { p * f32::from_bits(exponent as u32) }
 }
 
-/// Distribution function and density of N(0, 1): 1.7e-7 absolute, and 1.2e-6 relative in the left tail.
+/// Distribution function and density of N(0, 1), with an absolute error of 1.7e-7, and a relative one of 1.2e-6 in the left
+/// tail.
 #[inline(always)]
 pub fn normal<const F: bool>(x: f32) -> (f32, f32) {
     let e = exp::<F>(-0.5 * x * x);
@@ -50,7 +51,7 @@ pub fn normal<const F: bool>(x: f32) -> (f32, f32) {
     (if x < 0.0 { tail } else { 1.0 - tail }, e * 0.398_942_3)
 }
 
-/// The logistic function and one minus it, each without cancellation.
+/// `s = 1 / (1 + e^-x)` and `1 - s`, both without cancellation.
 #[inline(always)]
 pub fn sigmoid<const F: bool>(x: f32) -> (f32, f32) {
     let e = exp::<F>(-x);
@@ -58,7 +59,7 @@ pub fn sigmoid<const F: bool>(x: f32) -> (f32, f32) {
     (s, e * s)
 }
 
-/// `tanh x`, to 1.8e-7.
+/// `tanh x`, with an absolute error of 1.8e-7.
 #[inline(always)]
 pub fn tanh<const F: bool>(x: f32) -> f32 {
     fma::<F>(2.0, sigmoid::<F>(2.0 * x).0, -1.0)
@@ -66,13 +67,13 @@ pub fn tanh<const F: bool>(x: f32) -> f32 {
 
 pub(crate) const LANES: usize = 32;
 
-/// Sum of all.
+/// `sum_i x_i`.
 #[inline(always)]
 pub fn sum(x: &[f32]) -> f32 {
     sum_of(x, |x| x)
 }
 
-/// Sum of `f` of each.
+/// `sum_i f(x_i)`.
 #[inline(always)]
 pub fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0f32; LANES];
@@ -89,7 +90,7 @@ pub fn sum_of(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     total
 }
 
-/// Largest of all; NaN is none.
+/// The largest element; NaNs are ignored.
 #[inline(always)]
 pub fn max(x: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -109,7 +110,7 @@ pub fn max(x: &[f32]) -> f32 {
     largest
 }
 
-/// Takes `value` off each number; the sum of the squares of what is left.
+/// Subtracts `value` from each element; returns the sum of the squares of the differences.
 #[inline(always)]
 pub fn subtract_and_square<const F: bool>(x: &mut [f32], value: f32) -> f32 {
     let mut lanes = [0f32; LANES];
@@ -128,7 +129,7 @@ pub fn subtract_and_square<const F: bool>(x: &mut [f32], value: f32) -> f32 {
     total
 }
 
-/// Inner product.
+/// `sum_i x_i y_i`.
 #[inline(always)]
 pub fn dot<const F: bool>(x: &[f32], y: &[f32]) -> f32 {
     let mut lanes = [0f32; LANES];
@@ -162,7 +163,7 @@ pub(crate) fn tree_sum(mut lanes: [f32; LANES]) -> f32 {
 mod tests {
     use super::*;
 
-    /// By a series near 0 and a continued fraction beyond, to 1e-13.
+    /// The normal distribution function to 1e-13, by a series near 0 and a continued fraction beyond.
     fn distribution(x: f64) -> f64 {
         let a = x.abs();
         let density = (-a * a / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();

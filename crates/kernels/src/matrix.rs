@@ -1,7 +1,7 @@
 use crate::simd;
 use crate::uninit::{Uninit, fill, written};
 
-/// A matrix inside a slice: entry (r, c) is `data[r * rows + c * columns]`.
+/// A strided matrix in a slice: entry (r, c) is `data[r * rows + c * columns]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
     data: &'a [f32],
@@ -12,7 +12,7 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// With the distances between rows and between columns.
+    /// The matrix whose rows are `rows` elements apart, and whose columns are `columns` elements apart.
     pub fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
         Self { data, rows, columns }
     }
@@ -23,15 +23,15 @@ impl<'a> Matrix<'a> {
         Self { rows: self.columns, columns: self.rows, ..self }
     }
 
-    /// From row `first` on.
+    /// The rows from `first` on.
     #[must_use]
     pub fn from_row(self, first: usize) -> Self {
         Self { data: &self.data[first * self.rows..], ..self }
     }
 }
 
-/// `out = a b`, with `add` `out += a b`, on the calling thread. The sizes are (rows, columns, inner); the rows of
-/// `out` are `stride` apart.
+/// `out = a b`, or `out += a b` with `add`, on the calling thread. Sizes are (rows, columns, inner); the rows of `out` are
+/// `stride` elements apart.
 ///
 /// # Panics
 /// If a matrix reaches beyond its slice.
@@ -48,18 +48,18 @@ pub fn multiply(
     }
     assert!(n <= stride && reach(m, n, stride, 1) <= out.len(), "the product does not fit");
     check((m, n, k), a, b);
-    // SAFETY: the three ranges that are touched were just compared with their slices, and `out`, being borrowed
-    // mutably, overlaps neither input and is written.
+    // SAFETY: the three ranges accessed lie within their slices, as was just checked; `out` is initialized and, borrowed
+    // mutably, overlaps neither input.
     #[allow(unsafe_code)]
     unsafe {
         call(out.as_mut_ptr(), stride, (m, n, k), a, b, add);
     }
 }
 
-/// `a b` into room for exactly its contiguous rows, on the calling thread.
+/// Writes `a b`, of m x n contiguous entries, to `out`, on the calling thread.
 ///
 /// # Panics
-/// If the room is another, or a matrix reaches beyond its slice.
+/// If `out` has another length, or a matrix reaches beyond its slice.
 pub fn product_into<'a>(
     out: &'a mut Uninit,
     (m, n, k): (usize, usize, usize),
@@ -71,8 +71,8 @@ pub fn product_into<'a>(
         return fill(out, |_| 0.0);
     }
     check((m, n, k), a, b);
-    // SAFETY: the ranges of the inputs were just compared with their slices, `out` has exactly m n elements and
-    // overlaps neither; gemm, which is told not to read it, writes each of them.
+    // SAFETY: the ranges of the inputs lie within their slices, as was just checked; `out` has exactly m n elements and
+    // overlaps neither input; gemm, told not to read it, writes each of them.
     #[allow(unsafe_code)]
     unsafe {
         call(out.as_mut_ptr().cast(), n, (m, n, k), a, b, false);
@@ -80,7 +80,7 @@ pub fn product_into<'a>(
     }
 }
 
-/// Number of elements up to the last that a matrix has; the largest number, which no slice has, where that overflows.
+/// Number of elements from the first to the last of a matrix; `usize::MAX`, which no slice has, on overflow.
 fn reach(r: usize, c: usize, rows: usize, columns: usize) -> usize {
     if r == 0 || c == 0 {
         return 0;
@@ -94,8 +94,8 @@ fn check((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>) {
 }
 
 /// # Safety
-/// The matrices reach no further than their slices; `out` is the only access to m rows of n elements, `stride` apart,
-/// and with `add` they are written.
+/// The matrices lie within their slices; `out` is the only access to m rows of n elements, `stride` apart, which are
+/// initialized if `add`.
 #[allow(unsafe_code)]
 unsafe fn call(
     out: *mut f32,
@@ -105,7 +105,7 @@ unsafe fn call(
     b: Matrix<'_>,
     add: bool,
 ) {
-    // SAFETY: as this function asks for.
+    // SAFETY: the caller guarantees what gemm requires.
     unsafe {
         gemm::gemm(
             m,
@@ -131,7 +131,7 @@ unsafe fn call(
     }
 }
 
-/// `a b` on all threads: one block of rows each, so that there is one point where they meet.
+/// `a b` on all threads, one block of rows each, so that they synchronize once.
 ///
 /// # Panics
 /// If a matrix reaches beyond its slice, or the product has more elements than there are addresses.
@@ -144,7 +144,7 @@ pub fn product((m, n, k): (usize, usize, usize), a: Matrix<'_>, b: Matrix<'_>) -
     })
 }
 
-/// Number of rows of a product of these sizes that one thread computes: all of them where that is faster.
+/// Number of rows of an (m, n, k) product that one thread computes; m where one thread is faster.
 pub fn rows_of_a_thread((m, n, k): (usize, usize, usize)) -> usize {
     let threads = rayon::current_num_threads();
     match threads == 1 || m * n * k < SMALL || m < 16 {
@@ -153,7 +153,7 @@ pub fn rows_of_a_thread((m, n, k): (usize, usize, usize)) -> usize {
     }
 }
 
-/// The work below which one thread is faster.
+/// Multiply-adds below which one thread is faster.
 const SMALL: usize = 128 * 1024;
 
 simd! {
@@ -169,7 +169,7 @@ fn add_rows_body<const F: bool>(x: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// Sum of each of the `n` columns of contiguous rows.
+/// The sums of the `n` columns of contiguous rows.
 pub fn column_sums(x: &[f32], n: usize) -> Vec<f32> {
     let mut sums = vec![0f32; n];
     add_rows(x, &mut sums);
@@ -215,7 +215,7 @@ mod tests {
     fn a_product_leaves_what_is_between_its_rows() {
         for (m, n, k, stride) in [(1, 1, 1, 1), (2, 3, 0, 5), (5, 7, 3, 7), (5, 7, 3, 9), (17, 33, 20, 40)] {
             let (a, b) = (vec![2.0; m * k], vec![0.5; k * n]);
-            // Exactly as long as it has to be.
+            // No element longer than needed.
             let mut out = vec![7.0; (m - 1) * stride + n];
             multiply(&mut out, stride, (m, n, k), Matrix::new(&a, k, 1), Matrix::new(&b, n, 1), false);
             let want = |i: usize| if i % stride < n { k as f32 } else { 7.0 };
@@ -270,7 +270,7 @@ mod tests {
         far((1, 1, 3), (1, half), (1, 1), 1);
         far((1, 1, 3), (1, 1), (half, 1), 1);
         far((3, 1, 1), (1, 1), (1, 1), half);
-        // As many elements as the room, were it not for the overflow.
+        // m n overflows to the length of the buffer.
         let much = std::panic::catch_unwind(|| {
             let none = Matrix::new(&[0.0; 4], 0, 0);
             written(2, 2, |_, room| product_into(room, (half + 1, 2, 1), none, none))

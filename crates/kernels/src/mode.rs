@@ -4,13 +4,13 @@ thread_local! {
     static FUSED: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Whether operations called on this thread may be fused.
+/// Whether this thread uses fused operations. Default true.
 pub fn is_fused() -> bool {
     FUSED.get()
 }
 
-/// Calls `f` with fused operations off on this thread. The graph that it builds is the composed one; its
-/// backward pass may run anywhere.
+/// Calls `f` with fused operations off on this thread. The graph that `f` builds is composed, wherever its backward pass
+/// runs.
 pub fn composed<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {

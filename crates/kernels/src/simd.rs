@@ -1,6 +1,6 @@
-//! Loops compiled for the best instructions that the machine has.
+//! Loops compiled for the best instruction set of the machine.
 
-/// 2: AVX-512 (f, bw, cd, dq, vl); 1: AVX2 and FMA; 0: what the target was compiled for. std caches the answer.
+/// 2: AVX-512 (f, bw, cd, dq, vl); 1: AVX2 and FMA; 0: the baseline of the target. std caches the answer.
 #[inline]
 pub fn level() -> u8 {
     #[cfg(target_arch = "x86_64")]
@@ -16,14 +16,14 @@ pub fn level() -> u8 {
     0
 }
 
-/// Whether the target has a fused multiply-add without being asked.
+/// Whether the baseline of the target has a fused multiply-add.
 pub const NATIVE_FMA: bool = cfg!(any(target_feature = "fma", target_arch = "aarch64"));
 
 /// Defines a function that runs an `#[inline(always)]` generic body, `body::<A, FMA>(..)`, compiled once for
 /// each level.
 ///
-/// The body must be plain loops: a closure that the compiler keeps as a function of its own is compiled without
-/// the features, and `mul_add` becomes a call of `fmaf`.
+/// The body must be plain loops: a closure that is not inlined is compiled without the features, and its `mul_add` becomes
+/// a call of `fmaf`.
 #[macro_export]
 macro_rules! simd {
     ($(#[$doc:meta])* $vis:vis fn $name:ident $([$A:ident: $B:path])? $(<$life:lifetime>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $r:ty)? = $body:ident) => {

@@ -1,22 +1,22 @@
-//! Buffers that are written once, without being set to 0 first.
+//! Buffers that are allocated uninitialized and written once.
 
 use crate::math::{LANES, tree_sum};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// What is still to be written.
+/// An uninitialized slice.
 pub type Uninit = [MaybeUninit<f32>];
 
-/// `n` elements, in pieces of `size` on all threads. `write` gets the index of the first element of a piece and its
-/// out, and has to return that out as written: as there is no other way to have such a slice, it is the proof.
+/// Fills a buffer of `n` elements in pieces of `size`, on all threads. `write` gets the index of a piece's first element
+/// and the uninitialized piece, and returns that piece initialized. The slice returned proves that the piece was written.
 ///
 /// # Panics
-/// If it returns another slice.
+/// If `write` returns another slice.
 pub fn written(n: usize, size: usize, write: impl Fn(usize, &mut Uninit) -> &mut [f32] + Sync) -> Vec<f32> {
     let (mut values, size) = (Vec::with_capacity(n), size.max(1));
     let pieces = values.spare_capacity_mut()[..n].par_chunks_mut(size);
     pieces.enumerate().for_each(|(i, out)| assert_written(out, |out| write(i * size, out)));
-    // SAFETY: the capacity is at least n, and `assert_written` has seen each piece of the first n elements as written.
+    // SAFETY: the capacity is at least n, and `assert_written` has checked each piece of the first n elements.
     #[allow(unsafe_code)]
     unsafe {
         values.set_len(n);
@@ -24,10 +24,10 @@ pub fn written(n: usize, size: usize, write: impl Fn(usize, &mut Uninit) -> &mut
     values
 }
 
-/// Two buffers, each of so many elements in pieces of that size, as [`written`]. Both must have as many pieces.
+/// Fills two buffers as [`written`] does; each pair is a number of elements and a size of pieces.
 ///
 /// # Panics
-/// If they have not, or if `write` returns other slices.
+/// If the buffers have different numbers of pieces, or if `write` returns other slices.
 pub fn written_pair(
     [(n, size), (m, other)]: [(usize, usize); 2],
     write: impl for<'a> Fn(usize, &'a mut Uninit, &'a mut Uninit) -> (&'a mut [f32], &'a mut [f32]) + Sync,
@@ -40,9 +40,9 @@ pub fn written_pair(
     outs.enumerate().for_each(|(i, (a, b))| {
         let expected = [(a.as_ptr().cast::<f32>(), a.len()), (b.as_ptr().cast(), b.len())];
         let (a, b) = write(i * size, a, b);
-        assert!(expected == [(a.as_ptr(), a.len()), (b.as_ptr(), b.len())], "another slice than the out");
+        assert!(expected == [(a.as_ptr(), a.len()), (b.as_ptr(), b.len())], "another slice than the one given");
     });
-    // SAFETY: the capacities are at least n and m, there are as many pieces of each, and each was just seen as written.
+    // SAFETY: the capacities are at least n and m, both have as many pieces, and each piece was checked to be written.
     #[allow(unsafe_code)]
     unsafe {
         first.set_len(n);
@@ -54,27 +54,30 @@ pub fn written_pair(
 fn assert_written(out: &mut Uninit, write: impl FnOnce(&mut Uninit) -> &mut [f32]) {
     let expected = (out.as_ptr().cast::<f32>(), out.len());
     let written = write(out);
-    assert!(expected == (written.as_ptr(), written.len()), "another slice than the out");
+    assert!(expected == (written.as_ptr(), written.len()), "another slice than the one given");
 }
 
-/// The out with `f` of each number of `x`, which is as long.
+/// Writes `f(x[i])` to `out[i]`.
+///
+/// # Panics
+/// If the lengths differ.
 #[inline(always)]
 pub fn map<'a>(out: &'a mut Uninit, x: &[f32], f: impl Fn(f32) -> f32) -> &'a mut [f32] {
-    assert!(out.len() == x.len(), "another length than the out's");
+    assert!(out.len() == x.len(), "input and output differ in length");
     for (place, x) in out.iter_mut().zip(x) {
         place.write(f(*x));
     }
-    // SAFETY: the loop has written every element, as both are as long.
+    // SAFETY: the loop has written every element, as the lengths are equal.
     #[allow(unsafe_code)]
     unsafe {
         out.assume_init_mut()
     }
 }
 
-/// [`map`], and the sum of what was written.
+/// [`map`], with the sum of the values written.
 #[inline(always)]
 pub fn map_and_sum<'a>(out: &'a mut Uninit, x: &[f32], f: impl Fn(f32) -> f32) -> (&'a mut [f32], f32) {
-    assert!(out.len() == x.len(), "another length than the out's");
+    assert!(out.len() == x.len(), "input and output differ in length");
     let mut lanes = [0f32; LANES];
     let (places, last_places) = out.as_chunks_mut::<LANES>();
     let (chunks, last) = x.as_chunks::<LANES>();
@@ -87,12 +90,12 @@ pub fn map_and_sum<'a>(out: &'a mut Uninit, x: &[f32], f: impl Fn(f32) -> f32) -
     for (place, x) in last_places.iter_mut().zip(last) {
         total += *place.write(f(*x));
     }
-    // SAFETY: the loops have written every element, as both are as long and so are their chunks.
+    // SAFETY: the loops have written every element, as the lengths and so those of the chunks are equal.
     #[allow(unsafe_code)]
     (unsafe { out.assume_init_mut() }, total)
 }
 
-/// The out with `value` of each index written.
+/// Writes `value(i)` to `out[i]`.
 #[inline(always)]
 pub fn fill(out: &mut Uninit, mut value: impl FnMut(usize) -> f32) -> &mut [f32] {
     for (i, place) in out.iter_mut().enumerate() {
@@ -105,26 +108,26 @@ pub fn fill(out: &mut Uninit, mut value: impl FnMut(usize) -> f32) -> &mut [f32]
     }
 }
 
-/// Writes one row. A method instead of a closure, as only that can be told to be compiled into its caller and for
-/// the instructions of its caller.
+/// Writes one row. A method and not a closure, because only a method can be inlined by attribute, and so be compiled for
+/// the instruction set of its caller.
 pub trait WriteRow {
-    /// Writes the row of this index into its out and returns that, as in [`written`].
+    /// Writes the row of this index to `out` and returns `out` initialized, as in [`written`].
     fn write<'a>(&mut self, row: usize, out: &'a mut Uninit) -> &'a mut [f32];
 }
 
-/// The out, written row by row.
+/// Writes `out` row by row.
 ///
 /// # Panics
-/// If a row is returned as another slice, or if the out is not whole rows of `width`.
+/// If the writer returns another slice than a row, or if `out` is not whole rows of `width`.
 #[inline(always)]
 pub fn rows<'a>(out: &'a mut Uninit, width: usize, writer: &mut impl WriteRow) -> &'a mut [f32] {
-    assert!(out.len().is_multiple_of(width), "a out of broken rows");
+    assert!(out.len().is_multiple_of(width), "a slice of broken rows");
     for (i, row) in out.chunks_exact_mut(width).enumerate() {
         let expected = (row.as_ptr().cast::<f32>(), row.len());
         let written = writer.write(i, row);
-        assert!(expected == (written.as_ptr(), written.len()), "another slice than the out");
+        assert!(expected == (written.as_ptr(), written.len()), "another slice than the one given");
     }
-    // SAFETY: the rows are all of the out, and each was just seen as written.
+    // SAFETY: the rows cover `out`, and each was checked to be written.
     #[allow(unsafe_code)]
     unsafe {
         out.assume_init_mut()
@@ -147,7 +150,7 @@ mod tests {
         }
     }
 
-    /// Counts from its number.
+    /// Writes consecutive numbers from the given one.
     struct Count(usize);
 
     impl WriteRow for Count {

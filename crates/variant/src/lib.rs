@@ -1,7 +1,7 @@
-//! What every axis of a configuration shares.
+//! The common interface of all axes of a configuration.
 //!
-//! An axis is an enum: a kind, with settings of its own. In TOML it is a table with a `kind`, or the kind alone
-//! ([`shorthand`]). [`Variant`] lists the kinds and describes them; a [`Fault`] is what is wrong with a setting.
+//! An axis is an enum whose variants, its kinds, have settings of their own. In TOML it is a table with a `kind`, or the
+//! name of the kind alone ([`shorthand`]). [`Variant`] lists and describes the kinds; a [`Fault`] is an invalid setting.
 
 mod fault;
 pub mod shorthand;
@@ -12,41 +12,41 @@ use std::fmt::{Debug, Display};
 
 pub use fault::{Fault, factor, fraction, from_one, positive_factor, proper_fraction, require, short, within};
 
-/// What a kind is, as `unitgain configs` prints it.
+/// The description of a kind, as `unitgain configs` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
-    /// The name in a configuration.
+    /// Name in a configuration.
     pub name: &'static str,
-    /// The formula, or what it does.
+    /// Formula, or a description in a few words.
     pub formula: &'static str,
-    /// Where it comes from.
+    /// Paper, equation or code that defines the kind.
     pub source: &'static str,
 }
 
 impl About {
-    /// Of a name, a formula and a source.
+    /// The description of these parts.
     pub const fn of((name, formula, source): (&'static str, &'static str, &'static str)) -> Self {
         Self { name, formula, source }
     }
 }
 
-/// An axis of a configuration. Its kinds are those that serde reads, so that a new one is in every list.
+/// An axis of a configuration. Its list of kinds is read from serde, so a new kind is in every list.
 pub trait Variant: DeserializeOwned {
-    /// The key that says which kind a table is.
+    /// The key that holds the name of the kind.
     const TAG: &'static str = "kind";
 
     /// Name, formula and source of this kind.
     fn about(&self) -> About;
 
-    /// Refuses settings that are out of range, or do not fit each other.
+    /// Checks that the settings are in range and consistent.
     ///
     /// # Errors
-    /// The first fault, with its key below the axis.
+    /// The first fault, its key relative to the axis.
     fn check(&self) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// A value of each kind that has a setting without a default.
+    /// One value of each kind that has a setting without a default.
     fn examples() -> Vec<Self> {
         Vec::new()
     }
@@ -59,31 +59,31 @@ pub trait Variant: DeserializeOwned {
         }
     }
 
-    /// The value of a name: each setting has its default, or what [`Variant::examples`] has.
+    /// The kind of this name, with default settings or those of [`Variant::examples`].
     fn named(name: &str) -> Option<Self> {
         let example = || Self::examples().into_iter().find(|example| example.about().name == name);
         read(name).ok().or_else(example)
     }
 
-    /// The value of each name, in the order of the names.
+    /// Every kind as [`Variant::named`], in the order of the enum.
     fn all() -> Vec<Self> {
         Self::names().iter().filter_map(|name| Self::named(name)).collect()
     }
 }
 
-/// Reads a kind that has no settings, or the defaults of all.
+/// Reads a kind from its name alone, with default settings.
 fn read<V: Variant>(name: &str) -> Result<V, Refused> {
     match V::deserialize(name.into_deserializer()) {
-        // A kind that can have settings is no name alone to serde.
+        // serde reads a kind with settings only from a table.
         Err(Refused::Other(_)) => V::deserialize(MapDeserializer::new([(V::TAG, name)].into_iter())),
         read => read,
     }
 }
 
-/// Why serde reads no value.
+/// Why serde rejects a value.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
-    /// There is no such kind, only these.
+    /// The name is not one of these kinds.
     #[error("not one of {0:?}")]
     Kind(&'static [&'static str]),
     #[error("{0}")]
@@ -99,11 +99,11 @@ impl serde::de::Error for Refused {
     }
 }
 
-/// For the test of an axis: every kind is in [`Variant::all`], described under the name that serde reads, with settings
-/// that [`Variant::check`] allows, and refuses a key that it does not have.
+/// Tests an axis: every kind is in [`Variant::all`], is described under its name in serde, passes [`Variant::check`] with its
+/// defaults, and rejects unknown keys.
 ///
 /// # Panics
-/// Where it is not so.
+/// If the test fails.
 pub fn assert_listed<V: Variant + Debug>() {
     let axis = std::any::type_name::<V>();
     assert!(!V::names().is_empty(), "{axis}: serde names no kind");
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// Misses an example.
+    /// An axis without the example that it needs.
     #[derive(Debug, Deserialize)]
     #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
     enum Missing {

@@ -1,16 +1,16 @@
-//! `norm = "rms_norm"` as short for `norm = { kind = "rms_norm" }`.
+//! `norm = "rms_norm"` as shorthand for `norm = { kind = "rms_norm" }`.
 
 use serde::de::value::{MapAccessDeserializer, MapDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// For `#[serde(deserialize_with = ..)]`: a table with a `kind`, or the kind alone as a string.
+/// Reads a table with a `kind`, or the kind alone as a string; for `#[serde(deserialize_with = ..)]`.
 pub fn kind_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     deserializer.deserialize_any(Shorthand { number: None, kind: PhantomData })
 }
 
-/// [`kind_or_table`] for a type that a number can stand for too.
+/// [`kind_or_table`] for a type that can also be written as a number.
 pub fn number_kind_or_table<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
