@@ -16,16 +16,15 @@ pub(crate) fn default_momentum() -> f64 {
     0.1
 }
 
-/// BatchNorm was to train on a single row, whose variance is 0.
+/// A training batch of a single row, whose variance is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("batch_norm cannot train on a single row: its variance is 0; use a larger batch")]
 pub struct SingleRow;
 
-/// BatchNorm (arXiv:1502.03167, algorithm 1): every channel is normalized over the rows of the batch,
-/// whichever sequence and time they are from. On an autodiff device the statistics are those of the batch,
-/// and the running averages follow them: `(1 - momentum) old + momentum new`, of the variance with the
-/// factor `n / (n - 1)`. On a plain device the running averages take their place, and rows do not see each
-/// other.
+/// BatchNorm (arXiv:1502.03167, algorithm 1): normalizes every channel over all rows of the batch, across sequences and
+/// time. On an autodiff device it uses the statistics of the batch and updates the running averages,
+/// `(1 - momentum) old + momentum new`, with the unbiased variance. On a plain device it uses the running averages, so that
+/// rows are independent.
 #[derive(Module, Debug)]
 pub struct BatchNorm {
     gamma: Param<Tensor<1>>,
@@ -36,44 +35,44 @@ pub struct BatchNorm {
     momentum: f64,
 }
 
-/// Statistics of each channel over some rows, on the graph of those rows.
+/// Differentiable statistics of each channel over a set of rows.
 ///
-/// Those of micro-batches or of replicas, [merged](Moments::merge), are those of all their rows together,
-/// forward and backward: that is how a batch is synchronized which no single device holds.
+/// [Merged](Moments::merge) over micro-batches or replicas, they equal the statistics of all rows, forward and backward:
+/// this synchronizes a batch that no single device holds.
 #[derive(Clone, Debug)]
 pub struct Moments {
     rows: usize,
-    /// Of the scaled rows, as the next.
+    /// Mean of the rows times [`SCALE`]. `rest` and `deviations` are scaled too.
     mean: Tensor<1>,
-    /// What the mean lacks for being rounded.
+    /// Rounding error of the mean.
     rest: Tensor<1>,
     /// Sum of the squared deviations from the mean.
     deviations: Tensor<1>,
 }
 
 impl Moments {
-    /// Of the rows of `x`, `[rows, width]`.
+    /// The moments of `x`, `[rows, width]`.
     pub fn of(x: &Tensor<2>) -> Self {
         let x = x.clone().cast(burn::tensor::FloatDType::F32) * SCALE;
         let mean = x.clone().mean_dim(0);
         let left = x.clone() - mean.clone();
-        // Only rounding makes it differ from 0: nothing flows through it.
+        // It is 0 but for rounding, so no gradient flows through it.
         let rest = left.clone().detach().mean_dim(0);
         let deviations = (left - rest.clone()).square().sum_dim(0);
         let [mean, rest, deviations] = [mean, rest, deviations].map(|x| x.squeeze_dim(0));
         Self { rows: x.dims()[0], mean, rest, deviations }
     }
 
-    /// Of the rows of all together.
+    /// The moments of the union of all rows.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `all` is empty.
     pub fn merge(all: &[Self]) -> Self {
         let rows: usize = all.iter().map(|m| m.rows).sum();
         let sum = |f: &dyn Fn(&Self) -> Tensor<1>| {
             all.iter().map(f).reduce(|a, b| a + b).expect("moments of at least one batch")
         };
-        // From the mean of the first rows, as a sum of large means would lose what they differ by.
+        // Relative to the first mean: a sum of large means would lose their differences.
         let from_first = |m: &Self| m.mean.clone() - all[0].mean.clone() + m.rest.clone();
         let rest = sum(&|m| from_first(m) * (m.rows as f64 / rows as f64));
         let between = |m: &Self| (from_first(m) - rest.clone()).square() * m.rows as f64;
@@ -107,7 +106,7 @@ impl BatchNorm {
     /// `gamma * (x - mean) / sqrt(var + eps) + beta`; all axes but the last are rows.
     ///
     /// # Panics
-    /// As [`BatchNorm::try_forward`] fails.
+    /// If there is one row and the device is an autodiff device.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let shape = x.dims();
         let rows = x.reshape([shape[..D - 1].iter().product(), shape[D - 1]]);
@@ -117,8 +116,7 @@ impl BatchNorm {
     /// [`BatchNorm::forward`] of `[rows, width]`.
     ///
     /// # Errors
-    /// [`SingleRow`] if there is one row and the device is an autodiff device; the running averages then
-    /// stay as they were.
+    /// [`SingleRow`] if there is one row and the device is an autodiff device; the running averages are then unchanged.
     pub fn try_forward(&self, x: Tensor<2>) -> Result<Tensor<2>, SingleRow> {
         if !x.device().is_autodiff() {
             return Ok(self.evaluate(x));
@@ -141,23 +139,22 @@ impl BatchNorm {
         self.normalized(x, [batch.mean.clone(), batch.rest.clone()], var)
     }
 
-    /// Moves the running averages towards the statistics of a batch. Once a batch, after its parts are
-    /// merged.
+    /// Updates the running averages with the statistics of a batch; called once per batch, after its parts are merged.
     ///
     /// # Errors
-    /// [`SingleRow`].
+    /// [`SingleRow`] if the batch has fewer than two rows.
     pub fn track(&self, batch: &Moments) -> Result<(), SingleRow> {
         if batch.rows < 2 {
             return Err(SingleRow);
         }
         let follow = |state: &RunningState<Tensor<1>>, value: Tensor<1>| {
             state.update((state.value().detach() * (1.0 - self.momentum) + value.detach() * self.momentum).detach());
-            // An update waits in burn's state until the next one, and a checkpoint would miss it.
+            // burn applies an update at the next one; a checkpoint would miss it.
             state.value_sync();
         };
         let unbiased = batch.deviations.clone() / SCALE / (batch.rows - 1) as f64 / SCALE;
         follow(&self.running_mean, (batch.mean.clone() + batch.rest.clone()) / SCALE);
-        // Beyond, the average could not come back.
+        // From infinity the average would not return.
         follow(&self.running_var, unbiased.clamp_max(f32::MAX / 2.0));
         Ok(())
     }
@@ -167,7 +164,7 @@ impl BatchNorm {
         (self.running_mean.value(), self.running_var.value())
     }
 
-    /// The running averages, which no optimizer moves.
+    /// The ids of the running averages, which no optimizer updates.
     pub(crate) fn statistics(&self) -> Vec<ParamId> {
         struct Ids(Vec<ParamId>);
         impl ModuleVisitor for Ids {
@@ -181,7 +178,7 @@ impl BatchNorm {
         ids.0
     }
 
-    /// Mean, in two parts, and variance are those of scaled rows.
+    /// Mean, in two parts, and variance are of scaled rows.
     fn normalized(&self, x: Tensor<2>, [mean, rest]: [Tensor<1>; 2], var: Tensor<1>) -> Tensor<2> {
         widened(x, |x| {
             let centred = x * SCALE - mean.unsqueeze() - rest.unsqueeze();

@@ -11,14 +11,13 @@ pub(crate) fn default_bias() -> bool {
     true
 }
 
-/// Derf's first alpha.
+/// Derf's initial alpha.
 pub(crate) fn default_derf_alpha() -> f64 {
     0.5
 }
 
-/// DyT's first alpha in a language model, by the width of the stream and by what reads the norm
-/// (arXiv:2503.10622 and its repository, which go up to width 8192; a width in between takes the next
-/// larger entry).
+/// DyT's initial alpha in a language model, by the width of the stream and by whether attention reads the norm
+/// (arXiv:2503.10622 and its repository, up to width 8192; a width between two entries takes the larger one).
 pub(crate) fn dyt_alpha(site: NormSite) -> f64 {
     let (attention, other) = match site.stream {
         0..=1024 => (1.0, 1.0),
@@ -30,20 +29,19 @@ pub(crate) fn dyt_alpha(site: NormSite) -> f64 {
     if site.before_attention { attention } else { other }
 }
 
-/// An elementwise squashing in the place of a norm: DyT (arXiv:2503.10622, eq. 1) and Derf
-/// (arXiv:2512.10938, eq. 10). It has no statistics, so that rows do not know their size.
+/// An elementwise squashing function in place of a norm: DyT (arXiv:2503.10622, eq. 1) and Derf (arXiv:2512.10938, eq. 10).
+/// It has no statistics and does not divide by the size of a row.
 #[derive(Module, Debug)]
 pub struct Dynamic {
     alpha: Param<Tensor<1>>,
-    /// Derf's, and what tells it from DyT.
+    /// s of Derf; None for DyT.
     shift: Option<Param<Tensor<1>>>,
     gamma: Param<Tensor<1>>,
     beta: Option<Param<Tensor<1>>>,
 }
 
 impl Dynamic {
-    /// `gamma * tanh(alpha x) + beta`: `alpha` of shape `[1]`, `gamma` = 1 and, with `bias`, `beta` = 0
-    /// of shape `[width]`.
+    /// DyT: `alpha` of shape `[1]`, `gamma` = 1 and, with `bias`, `beta` = 0, of shape `[width]`.
     pub fn tanh(width: usize, alpha: f64, bias: bool, device: &Device) -> Self {
         Self {
             alpha: Param::from_tensor(Tensor::full([1], alpha, device)),
@@ -53,7 +51,7 @@ impl Dynamic {
         }
     }
 
-    /// `gamma * erf(alpha x + s) + beta`, as [`Dynamic::tanh`] with `s` = 0 of shape `[1]`.
+    /// Derf: as [`Dynamic::tanh`], with `s` = 0 of shape `[1]`.
     pub fn erf(width: usize, alpha: f64, bias: bool, device: &Device) -> Self {
         let shift = Some(Param::from_tensor(Tensor::zeros([1], device)));
         Self { shift, ..Self::tanh(width, alpha, bias, device) }
@@ -63,7 +61,7 @@ impl Dynamic {
         &mut self.gamma
     }
 
-    /// Elementwise, with gain and bias along the last axis.
+    /// `gamma * tanh(alpha x) + beta` or `gamma * erf(alpha x + s) + beta`, gain and bias along the last axis.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         widened(x, |x| {
             let z = x * self.alpha.val().unsqueeze();

@@ -17,13 +17,13 @@ pub(crate) fn default_eps() -> f64 {
     1e-5
 }
 
-/// The paper's 32 is for hundreds of channels.
+/// The 32 of the paper is for hundreds of channels.
 pub(crate) fn default_groups() -> usize {
     4
 }
 
-/// GroupNorm (arXiv:1803.08494, eq. 7), with gain and bias per channel. With as many groups as channels, over
-/// time, it is InstanceNorm (arXiv:1607.08022); with one group, without time, LayerNorm.
+/// GroupNorm (arXiv:1803.08494, eq. 7), with gain and bias per channel. Over time and with one group per channel it is
+/// InstanceNorm (arXiv:1607.08022); with one group and not over time it is LayerNorm.
 #[derive(Module, Debug)]
 pub struct GroupNorm {
     gamma: Option<Param<Tensor<1>>>,
@@ -49,7 +49,7 @@ impl GroupNorm {
         self.gamma.as_mut()
     }
 
-    /// `x` is `[.., width]`, the rows of `sequences` sequences one after the other.
+    /// Normalizes `x`, `[.., width]`: the rows of `sequences` sequences in order.
     pub fn forward<const D: usize>(&self, x: Tensor<D>, sequences: usize) -> Tensor<D> {
         let shape = x.dims();
         let (width, rows) = (shape[D - 1], shape[..D - 1].iter().product::<usize>());

@@ -9,7 +9,7 @@ pub(crate) fn default_eps() -> f64 {
     1e-5
 }
 
-/// LayerNorm (arXiv:1607.06450, eq. 4), with the biased variance of the differences from the mean.
+/// LayerNorm (arXiv:1607.06450, eq. 4), with the biased variance.
 #[derive(Module, Debug)]
 pub struct LayerNorm {
     gamma: Option<Param<Tensor<1>>>,
@@ -18,7 +18,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// With `gain`, `gamma` = 1, and with `bias`, `beta` = 0, both of shape `[width]`.
+    /// Starts with `gamma` = 1 if `gain` and `beta` = 0 if `bias`, both of shape `[width]`.
     pub fn new(width: usize, eps: f64, gain: bool, bias: bool, device: &Device) -> Self {
         Self {
             gamma: gain.then(|| Param::from_tensor(Tensor::ones([width], device))),

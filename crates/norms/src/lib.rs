@@ -1,18 +1,16 @@
-//! Norms of the last axis, and of the weights of linear layers ([`weight`]).
+//! Norms of activations, over the last axis, and of the weights of linear layers ([`weight`]).
 //!
-//! A [`NormConfig`] is what a TOML file asks for; [`NormConfig::build`] turns it into a [`Norm`].
-//! One file per kind holds its formula, defaults and source. Adding a kind touches two files: its own
-//! and this one, where the compiler lists the arms that are missing.
+//! A [`NormConfig`] is read from TOML; [`NormConfig::build`] makes the [`Norm`]. One file per kind holds its formula,
+//! defaults and source. A new kind touches two files: its own, and this one, where the compiler lists the missing arms.
 //!
-//! # Numbers
+//! # Numerics
 //!
-//! Statistics are computed in f32 whatever the type of the activations is, in two passes, with `eps`
-//! inside the root; the result is rounded once, to the type of the input. They are those of
-//! `x 2^-32`, with `eps` scaled alike: a power of two changes no digit, and squares stay finite up to
-//! |x| of 1e28 instead of 1e19. A mean that is taken off is so in two steps, the second one of the differences, so that
-//! rows with a large mean lose no digit. A row beyond that becomes 0, as x / inf is; one that holds a NaN becomes
-//! NaN; the other rows do not notice, but for those that a norm of the batch or the sequence puts together. `eps` must be at least 1e-18 (1e-9 where it is compared with a
-//! length), or its scaled form would vanish.
+//! Statistics are computed in f32 for every type of activations, in two passes, with `eps` inside the root; the result is
+//! rounded once, to the type of the input. They are computed on `x 2^-32`, with `eps` scaled alike: a power of two changes no
+//! digit, and squares stay finite up to |x| = 1e28 instead of 1e19. A mean is subtracted in two steps, the second being the
+//! mean of the differences, so that rows with a large mean lose no digit. A row with larger entries becomes 0 (x / inf), a
+//! row with a NaN becomes NaN; other rows are affected only by norms over the batch or the sequence. `eps` must be at least
+//! 1e-18 (1e-9 where it bounds a length), so that the scaled eps does not underflow.
 
 mod batch_norm;
 mod dynamic;
@@ -70,17 +68,16 @@ pub enum NormConfig {
         #[serde(default)]
         unit_offset: bool,
     },
-    /// RMSNorm whose mean square is that of the first entries alone (arXiv:1910.07467, section 4).
+    /// RMSNorm with the mean square of only the first entries (arXiv:1910.07467, section 4).
     PartialRmsNorm {
         /// Added to the mean square under the root. Default 1e-8.
         #[serde(default = "rms_norm::default_partial_eps")]
         eps: f64,
-        /// Part of the entries that counts. Default 0.0625.
+        /// Fraction of the entries in the mean square. Default 0.0625.
         #[serde(default = "rms_norm::default_fraction")]
         fraction: f64,
     },
-    /// `y = g x / max(|x|, eps)`, g a learned scalar, `sqrt(width)` at the start (arXiv:1910.05895,
-    /// eq. 4).
+    /// `y = g x / max(|x|, eps)`, g a learned scalar, `sqrt(width)` at init (arXiv:1910.05895, eq. 4).
     ScaleNorm {
         /// Least length to divide by. Default 1e-5.
         #[serde(default = "scale_norm::default_eps")]
@@ -92,8 +89,8 @@ pub enum NormConfig {
         #[serde(default = "scale_norm::default_eps")]
         eps: f64,
     },
-    /// LayerNorm of a channel over all rows of the batch (arXiv:1502.03167, algorithm 1). In a causal model
-    /// it sees the future: a token's statistics are also those of later tokens.
+    /// Normalization of each channel over all rows of the batch (arXiv:1502.03167, algorithm 1). It breaks causality: the
+    /// statistics include later tokens.
     BatchNorm {
         /// Added to the variance under the root. Default 1e-5.
         #[serde(default = "batch_norm::default_eps")]
@@ -102,7 +99,7 @@ pub enum NormConfig {
         #[serde(default = "batch_norm::default_momentum")]
         momentum: f64,
     },
-    /// LayerNorm within each group of entries of a row (arXiv:1803.08494, eq. 7).
+    /// LayerNorm of each group of entries of a row (arXiv:1803.08494, eq. 7).
     GroupNorm {
         /// Added to the variance under the root. Default 1e-5.
         #[serde(default = "group_norm::default_eps")]
@@ -110,12 +107,12 @@ pub enum NormConfig {
         /// Number of groups, a divisor of the width. Default 4.
         #[serde(default = "group_norm::default_groups")]
         groups: usize,
-        /// Whether statistics are also over the sequence, as over the pixels of an image. It then sees the
-        /// future. Default false.
+        /// Whether statistics are also over the sequence, as over the pixels of an image, which breaks causality. Default
+        /// false.
         #[serde(default)]
         over_time: bool,
     },
-    /// LayerNorm of a channel over its sequence (arXiv:1607.08022). In a causal model it sees the future.
+    /// Normalization of each channel over its sequence (arXiv:1607.08022), which breaks causality.
     InstanceNorm {
         /// Added to the variance under the root. Default 1e-5.
         #[serde(default = "group_norm::default_eps")]
@@ -126,7 +123,7 @@ pub enum NormConfig {
     },
     /// `y = gamma * tanh(alpha x) + beta` (arXiv:2503.10622, eq. 1).
     Dyt {
-        /// First alpha. Default by width and position, as the authors give it for language models.
+        /// Initial alpha. Default by width and position, as the authors give it for language models.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         alpha: Option<f64>,
         /// Whether there is a `beta`. Default true.
@@ -135,7 +132,7 @@ pub enum NormConfig {
     },
     /// `y = gamma * erf(alpha x + s) + beta` (arXiv:2512.10938, eq. 10).
     Derf {
-        /// First alpha. Default 0.5.
+        /// Initial alpha. Default 0.5.
         #[serde(default = "dynamic::default_derf_alpha")]
         alpha: f64,
         /// Whether there is a `beta`. Default true.
@@ -150,24 +147,24 @@ fn yes() -> bool {
     true
 }
 
-/// What a norm is built for.
+/// The place that a norm is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NormSite {
     /// Number of entries of a row.
     pub width: usize,
-    /// Width of the stream of the model, of the base model where there is one.
+    /// Width of the residual stream; of the base model's where there is one.
     pub stream: usize,
-    /// Whether it stands in front of attention, as attention's own norm.
+    /// Whether the norm directly precedes attention.
     pub before_attention: bool,
 }
 
 impl NormSite {
-    /// A norm of the stream that does not stand in front of attention.
+    /// A norm of the stream that does not precede attention.
     pub fn of(width: usize) -> Self {
         Self { width, stream: width, before_attention: false }
     }
 
-    /// A norm of rows of another width than the stream's.
+    /// A norm of rows of `width` entries in a model whose stream has width `stream`.
     pub fn inside(width: usize, stream: usize) -> Self {
         Self { width, stream, before_attention: false }
     }
@@ -230,10 +227,10 @@ impl NormConfig {
         Self::RmsNorm { eps: rms_norm::default_eps(), gain: true, unit_offset: false }
     }
 
-    /// Refuses settings that do not fit a last axis of `width` entries.
+    /// Checks whether the norm can normalize `width` entries.
     ///
     /// # Errors
-    /// The fault, with its key below the norm.
+    /// The fault, its key relative to the norm.
     pub fn check_width(&self, width: usize) -> Result<(), Fault> {
         let Self::GroupNorm { groups, over_time, .. } = *self else { return Ok(()) };
         let problem = format!("must divide the width {width} of what is normalized");
@@ -242,8 +239,7 @@ impl NormConfig {
         require(over_time || width != groups, "groups", groups, problem)
     }
 
-    /// Builds the norm of a last axis of `site.width` entries on `device`, at the values that the paper
-    /// starts from.
+    /// Builds the norm of a last axis of `site.width` entries on `device`, with the initial values of its paper.
     pub fn build(&self, site: NormSite, device: &Device) -> Norm {
         let width = site.width;
         match *self {
@@ -272,7 +268,7 @@ impl NormConfig {
         }
     }
 
-    /// Whether it has a learned gain.
+    /// Whether the norm has a learned gain.
     pub fn has_gain(&self) -> bool {
         match *self {
             Self::LayerNorm { gain, .. } | Self::RmsNorm { gain, .. } => gain,
@@ -283,7 +279,7 @@ impl NormConfig {
         }
     }
 
-    /// Whether the size of a row is divided out, so that a factor in front of the norm has no effect.
+    /// Whether the norm divides by the size of a row, so that a factor before the norm has no effect.
     pub fn divides_by_size(&self) -> bool {
         match self {
             Self::LayerNorm { .. } | Self::RmsNorm { .. } | Self::PartialRmsNorm { .. } => true,
@@ -293,29 +289,29 @@ impl NormConfig {
         }
     }
 
-    /// Whether a token's result depends on later tokens of its sequence.
+    /// Whether the result of a token depends on later tokens of its sequence.
     pub fn sees_the_future(&self) -> bool {
-        // A test holds every kind to this answer.
+        // A test compares this with every kind.
         matches!(self, Self::BatchNorm { .. } | Self::InstanceNorm { .. } | Self::GroupNorm { over_time: true, .. })
     }
 
-    /// Whether it needs the whole sequence also in evaluation, so that tokens cannot be added one by one.
+    /// Whether the norm needs the whole sequence in evaluation too, so that tokens cannot be added one by one.
     pub fn needs_the_sequence(&self) -> bool {
         self.sees_the_future() && !matches!(self, Self::BatchNorm { .. })
     }
 
-    /// Whether a language model with it has a learned scale of the embedding, as its authors' has.
+    /// Whether a language model with this norm scales the embedding by a learned factor, as its authors' models do.
     pub fn learns_embedding_scale(&self) -> bool {
         matches!(self, Self::Dyt { .. })
     }
 
-    /// Whether this is [`NormConfig::None`].
+    /// Whether the norm is [`NormConfig::None`].
     pub fn is_none(&self) -> bool {
         matches!(self, Self::None {})
     }
 }
 
-/// A built norm. The name of a variant is part of the path of its parameters.
+/// A built norm. The names of the variants are part of the paths of parameters.
 #[derive(Module, Debug)]
 pub enum Norm {
     /// See [`NormConfig::LayerNorm`].
@@ -343,22 +339,22 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// The norm that does nothing.
+    /// The identity.
     pub fn none() -> Self {
         Self::None(Identity::new())
     }
 
-    /// Normalizes the last axis; the shape and the element type stay. Where statistics are over a sequence,
-    /// the axis before the last is its time.
+    /// Normalizes the last axis and keeps shape and element type. For statistics over a sequence, the second last axis is
+    /// time.
     ///
     /// # Panics
-    /// BatchNorm does on an autodiff device if there is a single row.
+    /// BatchNorm panics if there is a single row and the device is an autodiff device.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let sequences = x.dims()[..D - 1].iter().rev().skip(1).product();
         self.forward_rows(x, sequences)
     }
 
-    /// [`Norm::forward`] of rows that are those of `sequences` sequences, one after the other.
+    /// [`Norm::forward`] of the rows of `sequences` sequences in order.
     ///
     /// # Panics
     /// As [`Norm::forward`].
@@ -374,7 +370,7 @@ impl Norm {
         }
     }
 
-    /// Sets its gain to 0; whether it has one. What then comes out is its bias.
+    /// Sets the gain to 0, so that the output is the bias; returns whether the norm has a gain.
     pub fn zero_gain(&mut self) -> bool {
         let zero = match self {
             Self::RmsNorm(norm) => norm.zero(),
@@ -394,7 +390,7 @@ impl Norm {
         true
     }
 
-    /// Those of its tensors that are running statistics, which no optimizer moves.
+    /// The ids of the running statistics, which no optimizer updates.
     pub fn statistics(&self) -> Vec<ParamId> {
         match self {
             Self::BatchNorm(norm) => norm.statistics(),
@@ -403,7 +399,7 @@ impl Norm {
     }
 }
 
-/// `gamma * y + beta` along the last axis, of those that there are.
+/// `gamma * y + beta` along the last axis; gain 1 and bias 0 where they are None.
 fn affine<const D: usize>(
     y: Tensor<D>,
     gamma: Option<&Param<Tensor<1>>>,
@@ -419,31 +415,31 @@ fn affine<const D: usize>(
     }
 }
 
-/// `x` minus its `mean`, which has the shape of `x` with size 1 along the axes that it is taken over.
+/// `x` minus its `mean`, which keeps the averaged axes with size 1.
 ///
-/// A mean is rounded at the size of the numbers, not of their differences: of rows around 1e4 by 5e-4. The mean of what
-/// is left makes up for it; as only rounding makes it differ from 0, nothing flows through it.
+/// The rounding error of a mean is relative to the numbers, not to their differences: 5e-4 for rows around 1e4. Subtracting
+/// the mean of the differences corrects it; that mean is 0 but for rounding, so no gradient flows through it.
 fn centred<const D: usize>(x: Tensor<D>, mean: impl Fn(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
     let x = x.clone() - mean(x);
     let rest = mean(x.clone().detach());
     x - rest
 }
 
-/// What a row is multiplied by before its statistics are taken.
+/// Factor of a row before its statistics are computed.
 const SCALE: f64 = 1.0 / (1u64 << 32) as f64;
 
-/// `eps` for the mean square of a scaled row.
+/// `eps` of the mean square of a scaled row.
 fn scaled_eps(eps: f64) -> f64 {
     eps * SCALE * SCALE
 }
 
-/// Applies a norm that does not depend on the size of a row, but for its eps, in f32 to the scaled row.
+/// Applies a norm that is scale-invariant but for its eps, in f32, to the scaled row.
 fn in_f32<const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
     widened(x, |x| f(x * SCALE))
 }
 
-/// Applies `f` in f32 and returns to the type of `x`: a mean over a bf16 or f16 row loses the digits
-/// that a norm lives on, and a sum of f16 squares overflows from |x| = 256.
+/// Applies `f` in f32 and casts back to the type of `x`: means in bf16 or f16 are too coarse for a norm, and a sum of f16
+/// squares overflows from |x| = 256.
 fn widened<const D: usize>(x: Tensor<D>, f: impl FnOnce(Tensor<D>) -> Tensor<D>) -> Tensor<D> {
     let dtype: FloatDType = x.dtype().into();
     match dtype {

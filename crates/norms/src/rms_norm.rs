@@ -21,7 +21,7 @@ pub(crate) fn default_partial_eps() -> f64 {
     1e-8
 }
 
-/// The paper's p = 6.25 %.
+/// p = 6.25 % of the paper.
 pub(crate) fn default_fraction() -> f64 {
     0.0625
 }
@@ -31,28 +31,27 @@ pub(crate) fn default_fraction() -> f64 {
 pub struct RmsNorm {
     gamma: Option<Param<Tensor<1>>>,
     eps: f64,
-    /// What is added to gamma.
+    /// The gain is `offset + gamma`.
     offset: f64,
-    /// Number of entries of a row whose mean square counts.
+    /// Number of entries of a row in the mean square.
     counted: usize,
 }
 
 impl RmsNorm {
-    /// With `gain` there is a `gamma` of shape `[width]`: 1 at the start, or with `unit_offset`, where
-    /// the gain is `1 + gamma`, 0.
+    /// Starts with `gamma` = 1, of shape `[width]`, if `gain`; with `unit_offset` the gain is `1 + gamma` and `gamma` = 0.
     pub fn new(width: usize, eps: f64, gain: bool, unit_offset: bool, device: &Device) -> Self {
         let offset = f64::from(u8::from(unit_offset));
         let gamma = gain.then(|| Param::from_tensor(Tensor::full([width], 1.0 - offset, device)));
         Self { gamma, eps, offset, counted: width }
     }
 
-    /// The mean square is that of the first `floor(fraction width)` entries, of at least one.
+    /// RMSNorm with the mean square of the first `floor(fraction width)` entries, but at least one.
     pub fn partial(width: usize, eps: f64, fraction: f64, device: &Device) -> Self {
         let counted = ((width as f64 * fraction) as usize).clamp(1, width);
         Self { counted, ..Self::new(width, eps, true, false, device) }
     }
 
-    /// The gamma of a gain of 0.
+    /// The gamma at which the gain is 0.
     pub(crate) fn zero(&self) -> f64 {
         -self.offset
     }

@@ -11,7 +11,7 @@ pub(crate) fn default_eps() -> f64 {
     1e-5
 }
 
-/// ScaleNorm (arXiv:1910.05895, eq. 4); without its scalar the division by the L2 norm.
+/// ScaleNorm (arXiv:1910.05895, eq. 4); without its scalar, division by the L2 norm.
 #[derive(Module, Debug)]
 pub struct ScaleNorm {
     g: Option<Param<Tensor<1>>>,
@@ -19,7 +19,7 @@ pub struct ScaleNorm {
 }
 
 impl ScaleNorm {
-    /// With `gain` there is a `g` of shape `[1]`, `sqrt(width)` at the start.
+    /// Starts with `g` = `sqrt(width)`, of shape `[1]`, if `gain`.
     pub fn new(width: usize, eps: f64, gain: bool, device: &Device) -> Self {
         let g = gain.then(|| Param::from_tensor(Tensor::full([1], (width as f64).sqrt(), device)));
         Self { g, eps }
@@ -32,7 +32,7 @@ impl ScaleNorm {
     /// `g x / max(|x|, eps)` over the last axis.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         in_f32(x, |x| {
-            // The bound is inside the root, which has no finite gradient at 0.
+            // Bounded inside the root, whose gradient at 0 is infinite.
             let square = at_least(x.clone().square().sum_dim(D - 1), (self.eps * SCALE).powi(2));
             let y = x / square.sqrt();
             match &self.g {

@@ -1,5 +1,5 @@
-//! Norms of weights in the place of norms of activations: what a linear layer's stored matrix becomes before
-//! it is used. Matrices are `[fan_in, fan_out]`, a unit is a column.
+//! Norms of the weights of linear layers, in place of norms of activations: the stored matrix is normalized before it is
+//! used. Matrices are `[fan_in, fan_out]`; a unit is a column.
 
 use crate::centred;
 use burn::module::{Module, Param};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use unitgain_kernels::kinks::at_least;
 use unitgain_variant::{About, Fault, Variant, require};
 
-/// Which norm the weights of linear layers have.
+/// The norm of the weights of linear layers.
 ///
 /// ```toml
 /// weight_norm = { kind = "scaled_weight_standardization", flavour = "nfnet" }
@@ -19,32 +19,32 @@ use unitgain_variant::{About, Fault, Variant, require};
 pub enum WeightNormConfig {
     /// `W`.
     None {},
-    /// `g v / |v|` per unit, with `g` = `|v|` at the start (arXiv:1602.07868, eq. 2).
+    /// `g v / |v|` per unit, with `g` = `|v|` at init (arXiv:1602.07868, eq. 2).
     WeightNorm {
-        /// What has one length g. Default `unit`.
+        /// Whether each unit or the whole matrix has one length g. Default `unit`.
         #[serde(default, skip_serializing_if = "LengthOver::is_default")]
         over: LengthOver,
     },
     /// `gain gamma (W - mean) / sqrt(fan_in var)` per unit, with the biased variance and `gamma` the gain of
     /// the activation that the layer reads (arXiv:2101.08692, eq. 3).
     ScaledWeightStandardization {
-        /// Where eps stands. Default `timm`.
+        /// Placement of eps. Default `timm`.
         #[serde(default)]
         flavour: Flavour,
-        /// Default 1e-6 with `timm`, 1e-4 with `nfnet`.
+        /// Regularizer of the variance. Default 1e-6 with `timm`, 1e-4 with `nfnet`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         eps: Option<f64>,
     },
 }
 
-/// What has one length under [`WeightNormConfig::WeightNorm`].
+/// The part of a matrix that has one length under [`WeightNormConfig::WeightNorm`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LengthOver {
     /// Each output unit, as in the paper; PyTorch's `weight_norm` with its default `dim = 0`.
     #[default]
     Unit,
-    /// The whole matrix: one g, and |v| the root of the sum of all squares; PyTorch's `dim = None`.
+    /// The whole matrix: one g, and |v| its Frobenius norm; PyTorch's `dim = None`.
     Matrix,
 }
 
@@ -53,7 +53,7 @@ impl LengthOver {
         *self == Self::default()
     }
 
-    /// The squares of the lengths of a matrix, `[1, fan_out]` or `[1, 1]`.
+    /// The squared lengths of a matrix, `[1, fan_out]` or `[1, 1]`.
     fn squares(self, v: Tensor<2>) -> Tensor<2> {
         let squares = v.square().sum_dim(0);
         match self {
@@ -70,8 +70,8 @@ pub enum Flavour {
     /// `gain gamma (W - mean) / (sqrt(fan_in) sqrt(var + eps))`, as in timm.
     #[default]
     Timm,
-    /// `gain (W - mean) / sqrt(max(fan_in var, eps))`, as in the authors' code, which multiplies the
-    /// activation by gamma instead: the same product.
+    /// `gain gamma (W - mean) / sqrt(max(fan_in var, eps))`, as in the authors' code, which multiplies the activation by
+    /// gamma instead: the same product.
     Nfnet,
 }
 
@@ -108,14 +108,14 @@ impl WeightNormConfig {
         Self::WeightNorm { over: LengthOver::Unit }
     }
 
-    /// Whether the size that a weight is drawn with has no effect.
+    /// Whether the norm divides by the size of the weight, so that the size at init has no effect.
     pub fn divides_by_size(self) -> bool {
         matches!(self, Self::ScaledWeightStandardization { .. })
     }
 
-    /// The norm of a matrix whose first values are `weight`, row by row, of `fan_out` columns. `gamma` is the
-    /// gain of the activation that the layer reads ([`activation_gain`]); `gain` the first value of the learned
-    /// gain of Scaled Weight Standardization: 1, or 0 for a layer that is to write nothing at the start.
+    /// Builds the norm of a matrix whose initial values are `weight`, row by row, with `fan_out` columns. `gamma` is the gain
+    /// of the activation that the layer reads ([`activation_gain`]); `gain` is the initial learned gain of Scaled Weight
+    /// Standardization: 1, or 0 for a layer whose output starts at 0.
     pub fn build(self, weight: &[f32], fan_out: usize, gamma: f64, gain: f64, device: &Device) -> WeightNorm {
         match self {
             Self::None {} => WeightNorm::None(Identity::new()),
@@ -143,7 +143,7 @@ impl WeightNormConfig {
     }
 }
 
-/// A built norm of a weight.
+/// A built weight norm.
 #[derive(Module, Debug)]
 pub enum WeightNorm {
     /// See [`WeightNormConfig::None`].
@@ -155,7 +155,7 @@ pub enum WeightNorm {
 }
 
 impl WeightNorm {
-    /// The weight that the layer uses, of the shape of the stored one, `[fan_in, fan_out]`.
+    /// The weight that the layer uses, from the stored one; both are `[fan_in, fan_out]`.
     pub fn forward(&self, weight: Tensor<2>) -> Tensor<2> {
         match self {
             Self::None(_) => weight,
@@ -165,25 +165,24 @@ impl WeightNorm {
     }
 }
 
-/// Weight normalization (arXiv:1602.07868, eq. 2): length and direction, of each unit or of the whole matrix, are learned
-/// apart.
+/// Weight normalization (arXiv:1602.07868, eq. 2): length and direction of each unit, or of the whole matrix, are learned
+/// separately.
 #[derive(Module, Debug)]
 pub struct Direction {
-    /// The lengths, `[fan_out]`, or `[1]` of the whole matrix.
+    /// The lengths, `[fan_out]`, or `[1]` for the whole matrix.
     g: Param<Tensor<1>>,
     #[module(skip)]
     over: LengthOver,
 }
 
 impl Direction {
-    /// `g v / |v|` per column, or of the whole matrix. What is all zeros has no direction and stays 0.
+    /// `g v / |v|`, per column or for the whole matrix. A vector of zeros has no direction and stays 0.
     pub fn forward(&self, v: Tensor<2>) -> Tensor<2> {
         direction(v, self.over) * self.g.val().unsqueeze()
     }
 
-    /// The data-dependent start of one length for each unit (arXiv:1602.07868, section 3): lengths and biases with which the layer gives,
-    /// on the rows `x`, outputs of mean 0 and variance 1: `g = 1 / std(t)`, `b = -mean(t) / std(t)` of
-    /// `t = x v / |v|`. Returns the norm and the bias, `[fan_out]`.
+    /// Data-dependent init (arXiv:1602.07868, section 3): the length of each unit and the bias, `[fan_out]`, at which the
+    /// outputs for the rows `x` have mean 0 and variance 1: `g = 1 / std(t)`, `b = -mean(t) / std(t)`, `t = x v / |v|`.
     pub fn calibrated(v: Tensor<2>, x: Tensor<2>) -> (Self, Tensor<1>) {
         let t = x.matmul(direction(v, LengthOver::Unit));
         let mean = t.clone().mean_dim(0);
@@ -197,11 +196,11 @@ fn direction(v: Tensor<2>, over: LengthOver) -> Tensor<2> {
     v.clone() / at_least(over.squares(v), 1e-30).sqrt()
 }
 
-/// Scaled Weight Standardization (arXiv:2101.08692, eq. 3; arXiv:2102.06171, section 2): a unit's weights have
-/// mean 0 and variance `(gain gamma)^2 / fan_in`, so that it gives variance 1 where it reads variance 1.
+/// Scaled Weight Standardization (arXiv:2101.08692, eq. 3; arXiv:2102.06171, section 2): the weights of a unit have mean 0
+/// and variance `(gain gamma)^2 / fan_in`, so that inputs of variance 1 give outputs of variance 1.
 #[derive(Module, Debug)]
 pub struct Standardized {
-    /// Learned, `[fan_out]`.
+    /// Learned gain, `[fan_out]`.
     gain: Param<Tensor<1>>,
     gamma: f64,
     eps: f64,
@@ -223,8 +222,8 @@ impl Standardized {
     }
 }
 
-/// What restores variance 1 behind an activation that reads N(0, 1): `1 / std(f(z))`, as the authors of NFNets
-/// give it (arXiv:2101.08692, section 4; in timm to the digits given).
+/// `1 / std(f(z))` of activations f, z ~ N(0, 1), which restores variance 1 behind the activation; the values of the authors
+/// of NFNets (arXiv:2101.08692, section 4), with the digits of timm.
 pub const ACTIVATION_GAINS: [(&str, f64); 15] = [
     ("identity", 1.0),
     ("celu", 1.270926475524902),
@@ -288,7 +287,7 @@ mod tests {
         ];
         for (name, f) in cases {
             let (given, exact) = (activation_gain(name).unwrap(), gain(f));
-            // The table was measured on samples.
+            // The authors estimated the table from samples.
             assert!((given / exact - 1.0).abs() < 3e-3, "{name}: {given} is not {exact}");
         }
     }

@@ -1,4 +1,4 @@
-//! Loops of the CPU backend: one pass forward, one backward.
+//! Loops of the CPU backend: one pass over the rows forward, one backward.
 
 use crate::SCALE;
 use burn::tensor::Tensor;
@@ -7,7 +7,7 @@ use unitgain_kernels::threads::piece;
 use unitgain_kernels::uninit::{Uninit, WriteRow, fill, map, map_and_sum, rows, written_pair};
 use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, run, shape, simd, slice, tensor};
 
-/// As the composed twin; None on another backend or for another type than f32.
+/// The norm as one operation; None on another backend or for another type than f32.
 pub(super) fn norm<const D: usize>(
     x: &Tensor<D>,
     gamma: &Tensor<1>,
@@ -25,15 +25,15 @@ pub(super) fn norm<const D: usize>(
 
 #[derive(Clone, Debug)]
 struct Norm {
-    /// For scaled rows.
+    /// eps of scaled rows.
     eps: f32,
     centred: bool,
 }
 
-/// Input, gamma, and of each row its [`STATISTICS`].
+/// Input, gamma, and the [`STATISTICS`] of each row.
 type State = (FlexTensor, FlexTensor, Vec<f32>);
 
-/// Mean of the scaled row, what it lacks for being rounded, and 1 / std of the scaled row.
+/// Number of statistics of a scaled row: its mean, the rounding error of the mean, and 1 / std.
 const STATISTICS: usize = 3;
 
 impl Norm {
@@ -63,7 +63,7 @@ impl Norm {
         let width = gamma_values.len();
         let n = x_values.len();
         let size = piece(n, width, 2);
-        // Each piece has its own sums for gamma and beta.
+        // Each piece has its own gradients of gamma and beta.
         let sizes = [(n, size), (n.div_ceil(size) * 2 * width, 2 * width)];
         let (dx, parts) = written_pair(sizes, |first, dx, sums| {
             let sums = fill(sums, |_| 0.0);
@@ -72,10 +72,9 @@ impl Norm {
             let statistics = &statistics[first / width * STATISTICS..];
             (backward(self.centred, x, gamma_values, statistics, dy, dx, dgamma, dbeta), sums)
         });
-        // In the order of the rows: the same sums for the same number of threads.
+        // In the order of the rows, so that sums depend on the number of threads alone.
         let mut sums = [vec![0.0; width], vec![0.0; width]];
-        for part in parts.chunks_exact(width).enumerate() {
-            let (i, part) = part;
+        for (i, part) in parts.chunks_exact(width).enumerate() {
             for (sum, part) in sums[i % 2].iter_mut().zip(part) {
                 *sum += part;
             }

@@ -1,4 +1,4 @@
-//! LayerNorm and RMSNorm as one operation: of the CPU backend, and of the GPU backends.
+//! LayerNorm and RMSNorm as one operation, on the CPU backend and on GPU backends.
 
 #[cfg(feature = "cube")]
 mod cube;
@@ -7,8 +7,7 @@ mod flex;
 
 use burn::tensor::Tensor;
 
-/// `gamma * (x - mean) / sqrt(var + eps) + beta`, or without the mean, over the last axis. None where it has to be
-/// composed.
+/// LayerNorm, or RMSNorm unless `centred`, over the last axis; None where it has to be composed.
 #[allow(unused_variables)]
 pub(crate) fn norm<const D: usize>(
     x: &Tensor<D>,
