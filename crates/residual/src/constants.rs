@@ -1,8 +1,8 @@
-//! Constants by depth that papers give for encoders and decoders, as numbers.
+//! Depth-dependent constants of papers, for encoders and decoders.
 
-/// The constants of DeepNorm (arXiv:2203.00555, table of section 3.2): alpha multiplies the stream, beta is
-/// the gain of Xavier-normal value, output and MLP weights. `layers` counts blocks: attention (in an
-/// encoder-decoder's decoder, both attentions) and MLP are one.
+/// The constants of DeepNorm (arXiv:2203.00555, table of section 3.2): alpha multiplies the stream, beta is the gain of
+/// Xavier-normal value, output and MLP weights. A block is attention (both attentions in the decoder of an encoder-decoder)
+/// and MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeepNorm {
     /// alpha = (2N)^(1/4), beta = (8N)^(-1/4).
@@ -26,7 +26,7 @@ pub enum DeepNorm {
 }
 
 impl DeepNorm {
-    /// (alpha, beta) of the encoder, if there is one.
+    /// (alpha, beta) of the encoder, if any.
     pub fn encoder(self) -> Option<(f64, f64)> {
         match self {
             Self::EncoderOnly { blocks } => Some(single(blocks)),
@@ -38,7 +38,7 @@ impl DeepNorm {
         }
     }
 
-    /// (alpha, beta) of the decoder, if there is one.
+    /// (alpha, beta) of the decoder, if any.
     pub fn decoder(self) -> Option<(f64, f64)> {
         match self {
             Self::DecoderOnly { blocks } => Some(single(blocks)),
@@ -56,23 +56,23 @@ fn single(blocks: usize) -> (f64, f64) {
     ((2.0 * n).powf(0.25), (8.0 * n).powf(-0.25))
 }
 
-/// Sub-LN's gain of value, output and MLP weights in an encoder or a decoder alone: `sqrt(ln 2N)`
-/// (arXiv:2210.06423, table 2). Below 1 for one block.
+/// Gain of value, output and MLP weights under Sub-LN, in an encoder-only or decoder-only model: `sqrt(ln 2N)`
+/// (arXiv:2210.06423, table 2). It is below 1 for one block.
 pub fn sub_norm_gain(blocks: usize) -> f64 {
     (2.0 * blocks as f64).ln().sqrt()
 }
 
-/// Sub-LN's gains in an encoder of N and a decoder of M blocks: `sqrt(ln(3M) ln(2N) / 3)` and `sqrt(ln 3M)`
+/// Gains of Sub-LN in an encoder of N blocks and a decoder of M blocks: `sqrt(ln(3M) ln(2N) / 3)` and `sqrt(ln 3M)`
 /// (arXiv:2210.06423, table 2).
 pub fn sub_norm_gains(encoder: usize, decoder: usize) -> (f64, f64) {
     let (n, m) = ((2.0 * encoder as f64).ln(), (3.0 * decoder as f64).ln());
     ((m * n / 3.0).sqrt(), m.sqrt())
 }
 
-/// NFNets' beta of every block of stages of the given depths: the root of the stream's analytic variance,
-/// which grows by `alpha^2` a block and starts anew at `1 + alpha^2` behind the first block of each later stage,
-/// where the shortcut too reads the scaled input (arXiv:2102.06171, section 2). The input of a block is divided
-/// by it. A Transformer is one stage, whose blocks are its branches.
+/// NFNet's beta of every block of stages of the given depths, by which the input of the block is divided: the root of the
+/// analytic variance of the stream, which grows by `alpha^2` per block and is reset to `1 + alpha^2` by the first block of a
+/// later stage, whose shortcut reads the scaled input (arXiv:2102.06171, section 2). A Transformer is one stage; its
+/// branches are the blocks.
 pub fn nfnet_betas(alpha: f64, stages: &[usize]) -> Vec<f64> {
     let mut betas = Vec::new();
     let mut variance = 1.0;

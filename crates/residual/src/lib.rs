@@ -1,9 +1,8 @@
 //! Residual connections: how the stream, a branch, its norms and its scale are joined.
 //!
-//! [`Placement`] says where the norms sit, with one line per equation, as the papers print it;
-//! [`ScaleConfig`] says how strongly a branch writes; a [`Residual`] is both, built. This crate knows neither
-//! init nor parametrizations: what they have to agree on crosses as numbers
-//! ([`Placement::branch_gain`], [`Site::joint`]).
+//! A [`Placement`] is the position of the norms, one line per equation, as printed in the papers; a [`ScaleConfig`] is the
+//! factor of a branch; a [`Residual`] is both, built. This crate knows neither init nor parametrizations: it shares numbers
+//! with them ([`Placement::branch_gain`], [`Site::joint`]).
 
 pub mod constants;
 mod placement;
@@ -18,7 +17,7 @@ use placement::Parts;
 pub use placement::{NormPosition, Placement};
 pub use scale::ScaleConfig;
 
-/// Where a branch sits in the stack.
+/// The place of a branch in the stack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Site {
     /// Index of the block, from 0.
@@ -27,23 +26,23 @@ pub struct Site {
     pub blocks: usize,
     /// Width of the stream.
     pub width: usize,
-    /// Width of the base model's stream, which the constants of norms go by.
+    /// Width of the stream of the base model, on which the constants of norms depend.
     pub base_width: usize,
-    /// How the parametrization joins the branch.
+    /// Factors of the parametrization.
     pub joint: Joint,
-    /// Which branch of the block.
+    /// Attention or MLP.
     pub branch: Branch,
 }
 
-/// The factors of a residual connection that a parametrization asks for: `after (x + gain f(x))`.
+/// The factors that a parametrization gives a residual connection: `after (x + gain f(x))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Joint {
     /// Multiplier of the branch. 1 for standard and muP.
     pub gain: f64,
-    /// Multiplier of the stream behind it. 1 but for u-muP.
+    /// Multiplier of the sum. 1 except for u-muP.
     pub after: f64,
-    /// Whether the branch's gradient gets `gain * after` where the branch begins in the place of where it ends, so that inside
-    /// of it gradients are as large as the stream's (u-muP, arXiv:2407.17465, appendix F).
+    /// Whether the gradient of the branch is multiplied by `gain * after` at the input of the branch instead of its output,
+    /// so that gradients inside the branch are as large as in the stream (u-muP, arXiv:2407.17465, appendix F).
     pub delayed: bool,
 }
 
@@ -54,23 +53,23 @@ impl Joint {
     }
 }
 
-/// `x * factor`, free where the factor is 1.
+/// `x * factor`; no operation if the factor is 1.
 pub fn times<const D: usize>(x: Tensor<D>, factor: f64) -> Tensor<D> {
     if factor == 1.0 { x } else { x * factor }
 }
 
-/// `x * forward`, whose gradient is that of `x * backward`.
+/// `x * forward`, with the gradient of `x * backward`.
 pub fn two_way<const D: usize>(x: Tensor<D>, forward: f64, backward: f64) -> Tensor<D> {
     if forward == backward {
         return times(x, forward);
     }
-    // The difference is exactly 0: a sum of parts that cancel would lose digits, most of them in bf16.
+    // The difference is exactly 0; a sum of terms that cancel would lose digits, above all in bf16.
     let tracked = x.clone() * backward;
     x.detach() * forward + (tracked.clone() - tracked.detach())
 }
 
 impl Site {
-    /// What a norm at `position` of this branch is for.
+    /// The site of the norm at `position` of this branch.
     fn norm(self, position: NormPosition) -> NormSite {
         let before_attention = position == NormPosition::BeforeBranch && self.branch == Branch::Attention;
         NormSite { before_attention, ..NormSite::inside(self.width, self.base_width) }
@@ -89,21 +88,21 @@ pub enum Branch {
 /// The stream between two branches.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// What branches read and write, `[rows, width]`.
+    /// The activations that branches read and write, `[sequences * time, width]`.
     pub x: Tensor<2>,
-    /// ResiDual's second stream.
+    /// The second stream of ResiDual.
     pub dual: Option<Tensor<2>>,
-    /// Number of sequences that the rows are of, one after the other.
+    /// Number of sequences, whose rows follow each other.
     pub sequences: usize,
 }
 
 impl Stream {
-    /// The stream before the first branch; with `dual` the second one starts as the first.
+    /// The stream before the first branch; with `dual`, the second stream starts as a copy.
     pub fn new(x: Tensor<2>, sequences: usize, dual: bool) -> Self {
         Self { dual: dual.then(|| x.clone()), x, sequences }
     }
 
-    /// What the head reads: `n(x)`, and with a second stream d `x + n(d)`.
+    /// The input of the head: `n(x)`, or `x + n(d)` with a second stream d.
     pub fn close(self, n: &Norm) -> Tensor<2> {
         match self.dual {
             Some(d) => self.x + n.forward_rows(d, self.sequences),
@@ -118,15 +117,15 @@ pub struct Residual {
     norms: Vec<Norm>,
     /// Learned scale of the branch, of shape `[1]` or `[width]`.
     scale: Option<Param<Tensor<1>>>,
-    /// Learned scalar that is added to the branch, of shape `[1]`.
+    /// Learned scalar added to the branch, of shape `[1]`.
     bias: Option<Param<Tensor<1>>>,
     /// Learned factor of the stream, of shape `[width]`.
     omega: Option<Param<Tensor<1>>>,
-    /// Fixed scale of the branch, the parametrization's apart.
+    /// Fixed scale of the branch, without the factor of the parametrization.
     multiplier: f64,
     #[module(skip)]
     joint: Joint,
-    /// What the branch's input is divided by.
+    /// Divisor of the input of the branch.
     divisor: f64,
     /// The constant of the placement's equation.
     constant: f64,
@@ -164,7 +163,7 @@ impl Residual {
         self.forward_seen(stream, branch, &|_, y| y)
     }
 
-    /// [`Residual::forward`], with what `seen` makes of the branch, its scale included, in the place of it.
+    /// [`Residual::forward`], where `seen` maps the scaled output of the branch.
     pub fn forward_seen(
         &self,
         stream: Stream,
@@ -186,7 +185,7 @@ impl Residual {
         Stream { x: times(x, self.joint.after), dual, sequences }
     }
 
-    /// Joins two branches that read the stream side by side: this one's, and that of `other`; `seen` as in
+    /// Joins two parallel branches, of this connection and of `other`, to the stream; `seen` as in
     /// [`Residual::forward_seen`].
     pub fn forward_parallel(
         &self,
@@ -207,7 +206,7 @@ impl Residual {
         Stream { x: times(x, self.joint.after), ..stream }
     }
 
-    /// Where the norms sit, in this block.
+    /// The placement of this block.
     pub fn placement(&self) -> Placement {
         self.placement
     }
@@ -217,28 +216,27 @@ impl Residual {
         &self.norms
     }
 
-    /// What the connection learns beside its norms: the scale of the branch, its bias, the factor of the stream.
+    /// The learned parameters other than norms: scale and bias of the branch, factor of the stream.
     pub fn scales(&self) -> impl Iterator<Item = &Param<Tensor<1>>> {
         [&self.scale, &self.bias, &self.omega].into_iter().flatten()
     }
 
-    /// Starts the gain of the norm behind the branch at 0 (zero-gamma, arXiv:1706.02677), where there is such
-    /// a norm and it has a gain; whether it has.
+    /// Sets the gain of the norm after the branch to 0 (zero-gamma, arXiv:1706.02677); returns whether there is such a gain.
     pub fn zero_last_gain(&mut self) -> bool {
-        let behind = |position: &NormPosition| *position == NormPosition::AfterBranch;
-        match self.placement.norms(self.branch).iter().position(behind) {
+        let after = |position: &NormPosition| *position == NormPosition::AfterBranch;
+        match self.placement.norms(self.branch).iter().position(after) {
             Some(index) => self.norms[index].zero_gain(),
             None => false,
         }
     }
 
-    /// Where a branch begins, its norm in front included.
+    /// The input of a branch and its first norm, with the delayed factor of the gradient.
     fn begun(&self, x: Tensor<2>) -> Tensor<2> {
         let Joint { gain, after, delayed } = self.joint;
         if delayed { two_way(x, 1.0, gain * after) } else { x }
     }
 
-    /// The branch with its scale.
+    /// The scaled output of the branch.
     fn scaled(&self, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
         let Joint { gain, after, delayed } = self.joint;
         let x = if self.divisor == 1.0 { x } else { x / self.divisor };

@@ -7,7 +7,7 @@ use unitgain_variant::{About, Fault, Variant, positive_factor, within};
 /// `[rows, width]`.
 type Rows = Tensor<2>;
 
-/// What an equation joins to the stream, each under its letter in [`Placement::join`].
+/// The symbols of the equations in [`Placement::join`].
 pub(crate) struct Parts<F, N, M, O, D> {
     pub(crate) f: F,
     pub(crate) n: N,
@@ -16,66 +16,61 @@ pub(crate) struct Parts<F, N, M, O, D> {
     pub(crate) dual: D,
 }
 
-/// Where the norms of a branch sit. `x` is the stream, `f` the branch with its scale, `n` and `m`
-/// its norms.
+/// The position of the norms of a branch. `x` is the stream, `f` the branch with its scale, `n` and `m` are its norms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Placement {
-    /// `x + f(n(x))` (arXiv:2002.04745). The stream is never normalized, so its rms grows with
-    /// depth and a final norm is needed.
+    /// `x + f(n(x))` (arXiv:2002.04745). The stream is never normalized: its rms grows with depth, and a final norm is needed.
     PreNorm {},
-    /// `x + f(c n(x))` with c = 1/sqrt(l), l = 1..L the block's number: LayerNorm Scaling
-    /// (arXiv:2502.05795, eq. 6). It keeps the stream of deep blocks from growing; the final norm is not
-    /// scaled.
+    /// `x + f(c n(x))` with c = 1/sqrt(l) in block l = 1..L: LayerNorm Scaling (arXiv:2502.05795, eq. 6). It limits the growth
+    /// of the stream with depth; the final norm is not scaled.
     ScaledPreNorm {},
-    /// `n(x + f(x))` (arXiv:1706.03762). Needs warm-up when deep.
+    /// `n(x + f(x))` (arXiv:1706.03762). A deep model needs warm-up.
     PostNorm {},
-    /// `n(alpha x + f(x))` with alpha = (2L)^(1/4), and the value, output and MLP weights drawn with
-    /// gain beta = (8L)^(-1/4) (arXiv:2203.00555, decoder-only constants; L counts blocks).
+    /// `n(alpha x + f(x))` with alpha = (2L)^(1/4), and value, output and MLP weights drawn with gain beta = (8L)^(-1/4)
+    /// (arXiv:2203.00555, decoder-only constants; L counts blocks).
     DeepNorm {},
     /// `x + m(f(n(x)))` (arXiv:2105.13290, arXiv:2408.00118).
     Sandwich {},
-    /// `x + m(f(n(x)))` and a norm of the embedding: Peri-LN (arXiv:2502.02732).
+    /// `x + m(f(n(x)))` with a norm of the embedding: Peri-LN (arXiv:2502.02732).
     PeriNorm {},
-    /// `x + n(f(x))`, the reordered norm of OLMo 2 (arXiv:2501.00656). The branch reads the stream as it
-    /// is.
+    /// `x + n(f(x))`, the reordered norm of OLMo 2 (arXiv:2501.00656). The branch reads the raw stream.
     OutputNorm {},
-    /// `x + f(n(x))` with a second norm inside the branch, before the weight that writes the stream, and
-    /// the value, output and MLP weights drawn with gain sqrt(ln 2L): Sub-LN of Magneto
-    /// (arXiv:2210.06423, decoder-only constant; L counts blocks).
+    /// `x + f(n(x))` with a second norm inside the branch, before its last weight, and value, output and MLP weights drawn
+    /// with gain sqrt(ln 2L): Sub-LN of Magneto (arXiv:2210.06423, decoder-only constant; L counts blocks).
     SubNorm {},
-    /// `x + m(f(n(x)))` around attention, `x + f(n(x))` around an MLP with a norm after its activation:
-    /// NormFormer (arXiv:2110.09456), with a learned scale of each head's output (`head_scale`).
+    /// `x + m(f(n(x)))` for attention, `x + f(n(x))` for an MLP with a norm after its activation: NormFormer
+    /// (arXiv:2110.09456), with a learned scale of each head's output (`head_scale`).
     Normformer {},
-    /// `x + f(n(x)) + g(m(x))`, attention f and MLP g side by side, each with its norm (GPT-NeoX,
-    /// arXiv:2204.06745). Of both branches of a block, or of none.
+    /// `x + f(n(x)) + g(m(x))`, attention f and MLP g in parallel, each with its norm (GPT-NeoX, arXiv:2204.06745). Both
+    /// branches of a block need this placement.
     Parallel {},
-    /// `x + f(n(x)) + g(n(x))`, side by side behind one norm (GPT-J, PaLM, arXiv:2204.02311). Of both
-    /// branches of a block, or of none.
+    /// `x + f(n(x)) + g(n(x))`, attention f and MLP g in parallel after one norm (GPT-J, PaLM, arXiv:2204.02311). Both
+    /// branches of a block need this placement.
     ParallelShared {},
     /// post_norm in the first `fraction` of the blocks, pre_norm in the rest: Mix-LN (arXiv:2412.13795).
     MixNorm {
-        /// Part of the blocks, rounded down to whole blocks. Default 0.25.
+        /// Fraction of the blocks, rounded down to whole blocks. Default 0.25.
         #[serde(default = "default_fraction")]
         fraction: f64,
     },
-    /// `x + f(x)` around attention, whose queries, keys and values are normalized per head; `h + f(h)` with
-    /// h = n(x) around the MLP: HybridNorm (arXiv:2503.04598).
+    /// `x + f(x)` for attention, with queries, keys and values normalized per head; `h + f(h)` with h = n(x) for the MLP:
+    /// HybridNorm (arXiv:2503.04598).
     HybridNorm {},
-    /// hybrid_norm, but in the first block `x + f(n(x))` around both, queries, keys and values normalized too:
-    /// HybridNorm* (arXiv:2503.04598).
+    /// hybrid_norm, except that the first block is `x + f(n(x))` for both branches, with queries, keys and values normalized
+    /// too: HybridNorm* (arXiv:2503.04598).
     HybridNormStar {},
-    /// `n(x + f(x))` beside a second stream `d + f(x)` that no norm touches until the end; what follows reads
-    /// x plus the final norm of d: ResiDual (arXiv:2304.14802). Of every branch, or of none.
+    /// `n(x + f(x))` beside a second stream `d + f(x)` without norms; the head reads x plus the final norm of d: ResiDual
+    /// (arXiv:2304.14802). All branches of the model need this placement.
     ResDual {},
-    /// `n(omega * x + f(x))`, omega learned, one per channel: Admin (arXiv:2004.08249, eq. 3). It sets omega
-    /// from the variances of a trial forward pass.
+    /// `n(omega * x + f(x))`, omega learned per channel: Admin (arXiv:2004.08249, eq. 3), which initializes omega from the
+    /// variances of a trial forward pass.
     Admin {
-        /// First value of omega. Default 1, as in the first branch and as in post_norm.
+        /// Initial omega. Default 1, as in the first branch and as in post_norm.
         #[serde(default = "default_omega")]
         omega: f64,
     },
-    /// `x + f(x)`: norm-free; a scale or an init has to keep the stream in size.
+    /// `x + f(x)`: norm-free; a scale or an init has to bound the stream.
     None {},
 }
 
@@ -87,14 +82,14 @@ const fn default_omega() -> f64 {
     1.0
 }
 
-/// Where a norm stands.
+/// The position of a norm in a residual connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormPosition {
-    /// The branch reads it.
+    /// On the input of the branch.
     BeforeBranch,
-    /// It reads the branch.
+    /// On the output of the branch.
     AfterBranch,
-    /// It normalizes the stream after the addition.
+    /// On the stream, after the addition.
     OnStream,
 }
 
@@ -161,8 +156,7 @@ impl Variant for Placement {
 }
 
 impl Placement {
-    /// What this is in block `layer` (from 0) of `layers`: a placement that changes with depth is another one
-    /// in each block.
+    /// The placement in force in block `block` (from 0) of `blocks`: `mix_norm` and `hybrid_norm_star` depend on the block.
     pub fn at(self, block: usize, blocks: usize) -> Self {
         match self {
             Self::MixNorm { fraction } if block < (fraction * blocks as f64 + 1e-9) as usize => Self::PostNorm {},
@@ -172,9 +166,8 @@ impl Placement {
         }
     }
 
-    /// The equation, as the papers print it: x is the stream, f the branch with its scale, n and m its
-    /// norms in the order of [`Placement::norms`], c the [`Placement::constant`], omega what Admin learns, and
-    /// `dual` adds to the second stream.
+    /// The equation, as printed in the papers: x is the stream, f the branch with its scale, n and m are its norms in the order
+    /// of [`Placement::norms`], c is the [`Placement::constant`], omega Admin's factor, and `dual` adds to the second stream.
     pub(crate) fn join<F, N, M, O, D>(self, branch: Branch, c: f64, x: Rows, parts: Parts<F, N, M, O, D>) -> Rows
     where
         F: FnOnce(Rows) -> Rows,
@@ -209,7 +202,7 @@ impl Placement {
                 dual(y.clone());
                 n(x + y)
             }
-            // One branch alone; the equation of both is in `join_parallel`.
+            // For a single branch; `join_parallel` has the equation of both.
             Self::Parallel {} => x.clone() + f(n(x)),
             Self::ParallelShared {} => match branch {
                 Branch::Attention => x.clone() + f(n(x)),
@@ -219,7 +212,7 @@ impl Placement {
         }
     }
 
-    /// The equation of two branches side by side: f with its norm n, g with its norm m.
+    /// The equation of two parallel branches: f with its norm n, g with its norm m.
     pub(crate) fn join_parallel(
         self,
         x: Rows,
@@ -237,7 +230,7 @@ impl Placement {
         }
     }
 
-    /// What the placement asks of the model around it.
+    /// What the placement requires of the model around it.
     fn needs(self) -> Needs {
         use NormPosition::{AfterBranch, BeforeBranch, OnStream};
         let before = |needs| Needs { norms: [&[BeforeBranch]; 2], final_norm: true, ..needs };
@@ -288,34 +281,34 @@ impl Placement {
         self.needs().head_scale
     }
 
-    /// Whether attention and MLP read the stream side by side.
+    /// Whether attention and MLP read the stream in parallel.
     pub fn is_parallel(self) -> bool {
         self.needs().parallel
     }
 
-    /// Whether there is a second stream.
+    /// Whether the model has a second stream.
     pub fn is_dual(self) -> bool {
         self.needs().dual
     }
 
-    /// Whether the stack needs a norm before the head: where no norm closes the stream.
+    /// Whether the model needs a norm before the head, because the last block leaves the stream unnormalized.
     pub fn final_norm(self) -> bool {
         self.needs().final_norm
     }
 
-    /// Whether the placement asks for a norm of the embedding.
+    /// Whether the embedding is normalized.
     pub fn embedding_norm(self) -> bool {
         self.needs().embedding_norm
     }
 
-    /// Whether the equation already sets the size of a branch by depth, so that a second rule that
-    /// does the same (a 1/sqrt(2L) in scale or init) counts depth twice.
+    /// Whether the equation scales branches by depth, so that another such rule (a 1/sqrt(2L) in scale or init) would count
+    /// depth twice.
     pub fn counts_depth(self) -> bool {
         self.needs().counts_depth
     }
 
-    /// The constant of the equation in block `layer` (from 0) of `layers`: DeepNorm's alpha =
-    /// (2L)^(1/4), LayerNorm Scaling's 1/sqrt(layer + 1), 1 elsewhere.
+    /// The constant of the equation in block `block` (from 0) of `blocks`: DeepNorm's alpha = (2L)^(1/4), LayerNorm Scaling's
+    /// 1/sqrt(block + 1), otherwise 1.
     pub fn constant(self, block: usize, blocks: usize) -> f64 {
         match self {
             Self::DeepNorm {} => DeepNorm::DecoderOnly { blocks }.decoder().map_or(1.0, |(alpha, _)| alpha),
@@ -324,7 +317,7 @@ impl Placement {
         }
     }
 
-    /// First value of what the stream is multiplied by, per channel, where that is learned.
+    /// Initial value of the learned factor of the stream, if any.
     pub(crate) fn omega(self) -> Option<f64> {
         match self {
             Self::Admin { omega } => Some(omega),
@@ -332,8 +325,8 @@ impl Placement {
         }
     }
 
-    /// Gain of the value, output and MLP weights at init: DeepNorm's beta = (8L)^(-1/4), Sub-LN's
-    /// sqrt(ln 2L), 1 elsewhere. It is a factor of the drawn standard deviation.
+    /// Gain of the value, output and MLP weights at init, a factor of their standard deviation: DeepNorm's beta =
+    /// (8L)^(-1/4), Sub-LN's sqrt(ln 2L), otherwise 1.
     pub fn branch_gain(self, blocks: usize) -> f64 {
         match self {
             Self::DeepNorm {} => DeepNorm::DecoderOnly { blocks }.decoder().map_or(1.0, |(_, beta)| beta),
@@ -343,7 +336,7 @@ impl Placement {
     }
 }
 
-/// What a placement asks of the model around it; of the pairs the first is attention's, the second the MLP's.
+/// What a placement requires of the model around it; pairs are (attention, MLP).
 #[derive(Clone, Copy)]
 struct Needs {
     norms: [&'static [NormPosition]; 2],

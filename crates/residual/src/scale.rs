@@ -3,51 +3,49 @@ use crate::constants::nfnet_betas;
 use serde::{Deserialize, Serialize};
 use unitgain_variant::{About, Fault, Variant, factor, positive_factor};
 
-/// How strongly a branch writes into the stream. The scale belongs to the branch `f`, so that it can
-/// stand in every placement; where a norm follows the branch (sandwich), that norm undoes it.
+/// The factor of a branch. It belongs to the branch `f`, so it combines with every placement; a norm after the branch
+/// (sandwich) undoes it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScaleConfig {
     /// `f(x)`.
     One {},
-    /// `f(x) / sqrt(2L)`: L blocks write 2L branches, and their variances add up to one
-    /// (the forward form of GPT-2's rule).
+    /// `f(x) / sqrt(2L)`: the variances of the 2L branches of L blocks add up to that of one (GPT-2's rule as a multiplier).
     Depth {},
     /// `value f(x)`.
     Constant {
-        /// Required.
+        /// The factor. Required.
         value: f64,
     },
-    /// `lambda * f(x)`, lambda learned, one per channel (arXiv:2103.17239, eq. 4).
+    /// `lambda * f(x)`, lambda learned per channel (arXiv:2103.17239, eq. 4).
     LayerScale {
-        /// First value of lambda. Default by depth as in the paper: 0.1 up to 18 blocks, 1e-5 up to
-        /// 24, 1e-6 above.
+        /// Initial lambda. Default by depth as in the paper: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 above.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         init: Option<f64>,
     },
     /// `alpha f(x)`, alpha a learned scalar per branch, 0 at init (arXiv:2003.04887, eq. 2).
     ReZero {
-        /// Whether both branches of a block have one alpha, as in the authors' code; the paper has one
-        /// per branch. Default false.
+        /// Whether both branches of a block share one alpha, as in the authors' code; the paper has one per branch. Default
+        /// false.
         #[serde(default)]
         shared: bool,
     },
     /// `alpha f(x)`, alpha a learned scalar per branch (arXiv:2002.10444, section 3).
     SkipInit {
-        /// First value of alpha. Default 0.
+        /// Initial alpha. Default 0.
         #[serde(default)]
         init: f64,
     },
-    /// `alpha f(x / beta)`, beta the root of the variance that the stream has if every branch writes variance
-    /// alpha^2: `beta_i = sqrt(1 + i alpha^2)` of the branch i = 0, 1, .. (arXiv:2102.06171, section 2).
+    /// `alpha f(x / beta)`, beta the rms of a stream to which every branch adds variance alpha^2:
+    /// `beta_i = sqrt(1 + i alpha^2)` for branch i = 0, 1, .. (arXiv:2102.06171, section 2).
     Nfnet {
-        /// Default 0.2, the paper's.
+        /// The factor alpha. Default 0.2, as in the paper.
         #[serde(default = "default_alpha")]
         alpha: f64,
     },
-    /// `s f(x) + b`, s a learned scalar, 1 at init, and scalar biases, 0 at init: b, and one before each linear
-    /// layer and each activation of the branch (arXiv:1901.09321, section 3). With `zero_writers` it starts as
-    /// the identity, as published.
+    /// `s f(x) + b`, s a learned scalar, 1 at init, with scalar biases, 0 at init: b, and one before each linear layer and each
+    /// activation of the branch (arXiv:1901.09321, section 3). With `zero_writers` a block starts as the identity, as
+    /// published.
     Fixup {},
 }
 
@@ -101,7 +99,7 @@ impl Variant for ScaleConfig {
 }
 
 impl ScaleConfig {
-    /// Writes out the defaults that depend on the number of blocks.
+    /// Fills in the defaults that depend on the number of blocks.
     pub fn resolved(self, blocks: usize) -> Self {
         match self {
             Self::LayerScale { init: None } => Self::LayerScale { init: Some(layer_scale_init(blocks)) },
@@ -110,12 +108,12 @@ impl ScaleConfig {
         }
     }
 
-    /// Whether both branches of a block have one learned scalar, which is then the block's.
+    /// Whether both branches of a block share one learned scalar, which the block holds.
     pub fn is_shared(self) -> bool {
         matches!(self, Self::ReZero { shared: true })
     }
 
-    /// Whether the branch writes nothing at init.
+    /// Whether the scaled branch is 0 at init.
     pub fn starts_at_zero(self) -> bool {
         match self {
             Self::ReZero { .. } => true,
@@ -125,7 +123,7 @@ impl ScaleConfig {
         }
     }
 
-    /// Whether the scale sets the size of a branch by the number of blocks.
+    /// Whether the scale depends on the number of blocks.
     pub fn counts_depth(self) -> bool {
         match self {
             Self::Depth {} => true,
@@ -139,8 +137,7 @@ impl ScaleConfig {
         matches!(self, Self::Fixup {})
     }
 
-    /// Learning rate of what the scale learns, over that of the weights: 1/10 for Fixup's scalars, as its authors have it
-    /// (arXiv:1901.09321, section 4).
+    /// Factor of the learning rate of the learned scale: 1/10 for Fixup's scalars (arXiv:1901.09321, section 4), otherwise 1.
     pub fn lr_factor(self) -> f64 {
         match self {
             Self::Fixup {} => 0.1,
@@ -160,7 +157,7 @@ impl ScaleConfig {
         }
     }
 
-    /// What the branch's input is divided by.
+    /// Divisor of the input of the branch.
     pub(crate) fn divisor(self, site: Site) -> f64 {
         match self {
             Self::Nfnet { alpha } => {
@@ -171,7 +168,7 @@ impl ScaleConfig {
         }
     }
 
-    /// First values of the learned factor, if there is one.
+    /// Initial values of the learned factor, if any.
     pub(crate) fn initial(self, site: Site) -> Option<Vec<f32>> {
         match self {
             Self::LayerScale { init } => {
@@ -179,7 +176,7 @@ impl ScaleConfig {
                 Some(vec![init as f32; site.width])
             }
             Self::ReZero { shared: false } => Some(vec![0.0]),
-            // The block has it.
+            // The block holds it.
             Self::ReZero { shared: true } => None,
             Self::SkipInit { init } => Some(vec![init as f32]),
             Self::Fixup {} => Some(vec![1.0]),
@@ -188,7 +185,7 @@ impl ScaleConfig {
     }
 }
 
-/// CaiT's rule (arXiv:2103.17239, section 2.2); the paper counts its blocks as we do.
+/// The rule of CaiT (arXiv:2103.17239, section 2.2), which counts blocks as here.
 fn layer_scale_init(blocks: usize) -> f64 {
     match blocks {
         0..=18 => 0.1,
