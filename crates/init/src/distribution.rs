@@ -1,12 +1,12 @@
-//! Independent entries.
+//! Distributions of independent entries.
 
 use crate::sample;
 use serde::{Deserialize, Serialize};
 
-/// How the entries of a tensor are drawn, each on its own.
+/// The distribution of the independent entries of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// Every entry the same; 0 is zeros.
+    /// Every entry equals this value.
     Constant(f64),
     /// N(0, std^2).
     Normal {
@@ -15,33 +15,33 @@ pub enum Distribution {
     },
     /// U(-bound, bound), whose standard deviation is bound / sqrt(3).
     Uniform {
-        /// The largest entry.
+        /// Largest magnitude.
         bound: f64,
     },
-    /// N(0, sigma^2) without what lies beyond `cut` sigma. Its standard deviation is
-    /// `sigma` [`truncated_std`]`(cut)`: 0.8796 sigma at 2.
+    /// N(0, sigma^2) truncated at `cut` sigma. Its standard deviation is `sigma` [`truncated_std`]`(cut)`, 0.8796 sigma for
+    /// `cut` = 2.
     ///
-    /// The bounds are in sigmas, as in JAX and timm's `trunc_normal_tf_`; those of PyTorch's `trunc_normal_` are
-    /// absolute, by default -2 and 2, so that a sigma of 0.02 is not cut at all.
+    /// The bounds are in sigmas, as in JAX and timm's `trunc_normal_tf_`. PyTorch's `trunc_normal_` has absolute bounds, by
+    /// default -2 and 2, which do not truncate a sigma of 0.02 at all.
     TruncatedNormal {
-        /// Standard deviation before the cut.
+        /// Standard deviation before truncation.
         sigma: f64,
-        /// Bound, in sigmas.
+        /// Bound in sigmas.
         cut: f64,
     },
     /// N(0, std^2) in `ceil(nonzero * fan_in)` of the inputs of each output unit, 0 elsewhere (Martens 2010).
     ///
-    /// PyTorch's `sparse_` takes the part of zeros, `1 - nonzero`, and counts them in each column of `[out, in]`:
-    /// per input instead of per output.
+    /// PyTorch's `sparse_` takes the fraction of zeros, `1 - nonzero`, and applies it to each column of `[out, in]`: per
+    /// input instead of per output.
     Sparse {
-        /// Part of the inputs that a unit reads.
+        /// Fraction of the inputs that a unit reads.
         nonzero: f64,
-        /// Standard deviation of the non-zero entries.
+        /// Standard deviation of the nonzero entries.
         std: f64,
     },
 }
 
-/// The shape of a distribution of given standard deviation.
+/// The family of a distribution with given standard deviation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
@@ -50,12 +50,12 @@ pub enum Form {
     Normal,
     /// U(-sqrt(3) std, sqrt(3) std).
     Uniform,
-    /// Normal, cut at 2 sigma, with sigma = std / 0.8796 so that the standard deviation is std (JAX, Flax).
+    /// Normal, truncated at 2 sigma, with sigma = std / 0.8796, so that the standard deviation is std (JAX, Flax).
     TruncatedNormal,
 }
 
 impl Form {
-    /// The distribution of this form with standard deviation `std`.
+    /// The distribution with standard deviation `std`.
     pub fn of(self, std: f64) -> Distribution {
         match self {
             Self::Normal => Distribution::Normal { std },
@@ -66,13 +66,13 @@ impl Form {
 }
 
 impl Distribution {
-    /// U(low, high) has this mean and half width where mean and std are given: `mean -+ sqrt(3) std`.
+    /// Bounds of the uniform distribution with this mean and standard deviation: `mean -+ sqrt(3) std`.
     pub fn uniform_bounds(mean: f64, std: f64) -> [f64; 2] {
         let half = 3f64.sqrt() * std;
         [mean - half, mean + half]
     }
 
-    /// Root of the mean square of the entries of a matrix with this fan_in.
+    /// Root mean square of the entries of a matrix with this fan_in.
     pub fn rms(self, fan_in: f64) -> f64 {
         match self {
             Self::Constant(value) => value.abs(),
@@ -94,7 +94,7 @@ impl Distribution {
         }
     }
 
-    /// `fan_in * fan_out` entries of a matrix `[fan_in, fan_out]`, row by row, from the stream of (`seed`, `path`).
+    /// Draws a matrix `[fan_in, fan_out]`, row by row, from the stream of (`seed`, `path`).
     pub fn draw(self, seed: u64, path: &str, fan_in: usize, fan_out: usize) -> Vec<f32> {
         let n = fan_in * fan_out;
         match self {
@@ -115,7 +115,7 @@ impl Distribution {
     }
 }
 
-/// Standard deviation of a standard normal number that is within `cut` of 0:
+/// Standard deviation of the standard normal distribution truncated to [-cut, cut]:
 /// `sqrt(1 - 2 cut phi(cut) / (2 Phi(cut) - 1))`.
 pub fn truncated_std(cut: f64) -> f64 {
     let density = (-cut * cut / 2.0).exp() / std::f64::consts::TAU.sqrt();
@@ -123,7 +123,7 @@ pub fn truncated_std(cut: f64) -> f64 {
     (1.0 - 2.0 * cut * density / kept).sqrt()
 }
 
-/// Mean and standard deviation of a standard normal number that is between `low` and `high`.
+/// Mean and standard deviation of the standard normal distribution truncated to [low, high].
 pub fn truncated_moments(low: f64, high: f64) -> [f64; 2] {
     let density = |z: f64| (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
     let below = |z: f64| 0.5 * (1.0 + crate::gain::erf(z / std::f64::consts::SQRT_2));

@@ -1,6 +1,6 @@
-//! What makes up for an activation: the weight gain g in `std = g / sqrt(fan_in)`.
+//! The gain g in `std = g / sqrt(fan_in)`, which compensates for an activation.
 //!
-//! Three conventions share the name and differ for most functions; [`Gain`] names the one that is meant.
+//! Several conventions share the name and differ for most functions; [`Gain`] names the convention.
 
 use serde::{Deserialize, Serialize};
 use unitgain_variant::{About, Fault, Variant, shorthand, within};
@@ -14,36 +14,35 @@ use unitgain_variant::{About, Fault, Variant, shorthand, within};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Gain {
-    /// A number. A number alone stands for it.
+    /// A constant, also written as a number alone.
     Constant {
-        /// Required.
+        /// The gain. Required.
         value: f64,
     },
     /// PyTorch's `calculate_gain`: sqrt(2 / (1 + slope^2)) for ReLU and LeakyReLU, 5/3 for tanh, 1 for sigmoid,
     /// 3/4 for selu.
     Torch {
-        /// Required; one that PyTorch's table has.
+        /// An activation in PyTorch's table. Required.
         #[serde(deserialize_with = "shorthand::kind_or_table")]
         activation: Function,
     },
-    /// `1 / sqrt(E[f(z)^2])`, z standard normal, by quadrature: a second moment of 1 stays 1 from layer to layer.
+    /// `1 / sqrt(E[f(z)^2])`, z standard normal, by quadrature: keeps a second moment of 1 from layer to layer.
     SecondMoment {
-        /// Required.
+        /// The activation. Required.
         #[serde(deserialize_with = "shorthand::kind_or_table")]
         activation: Function,
     },
-    /// `1 / sqrt(E[f'(z)^2])`, z standard normal, by quadrature: what keeps the second moment of a gradient on its way back
-    /// through the activation and weights of `std = g / sqrt(fan_out)` (arXiv:1502.01852, eq. 14, where ReLU's is that of
-    /// the forward pass).
+    /// `1 / sqrt(E[f'(z)^2])`, z standard normal, by quadrature: keeps the second moment of the gradient through the
+    /// activation and weights of `std = g / sqrt(fan_out)` (arXiv:1502.01852, eq. 14; for ReLU it equals the forward gain).
     Backward {
-        /// Required.
+        /// The activation. Required.
         #[serde(deserialize_with = "shorthand::kind_or_table")]
         activation: Function,
     },
-    /// `1 / std(f(z))`, z standard normal, by quadrature: NFNet's (arXiv:2101.08692, section 3), for weights that
+    /// `1 / std(f(z))`, z standard normal, by quadrature: the gain of NFNets (arXiv:2101.08692, section 3), for weights that
     /// sum to 0 per unit.
     Nfnet {
-        /// Required.
+        /// The activation. Required.
         #[serde(deserialize_with = "shorthand::kind_or_table")]
         activation: Function,
     },
@@ -56,7 +55,7 @@ impl From<f64> for Gain {
 }
 
 impl Gain {
-    /// Refuses settings that are out of range.
+    /// Checks that the settings are in range.
     pub(crate) fn check(self) -> Result<(), Fault> {
         match self {
             Self::Constant { .. } => Ok(()),
@@ -67,7 +66,7 @@ impl Gain {
         }
     }
 
-    /// The number; None where PyTorch's table lacks the function.
+    /// The gain; None if PyTorch's table lacks the activation.
     pub fn value(self) -> Option<f64> {
         match self {
             Self::Constant { value } => Some(value),
@@ -79,7 +78,7 @@ impl Gain {
     }
 }
 
-/// A function of one number.
+/// A scalar function.
 ///
 /// ```toml
 /// activation = "tanh"
@@ -100,7 +99,7 @@ pub enum Function {
     Relu6 {},
     /// `z` above 0, `slope z` below (PReLU's start is 0.25).
     LeakyRelu {
-        /// Default 0.01.
+        /// Slope below 0. Default 0.01.
         #[serde(default = "default_slope")]
         slope: f64,
     },
@@ -116,12 +115,12 @@ pub enum Function {
     Hardswish {},
     /// `z` above 0, `alpha (exp(z) - 1)` below (arXiv:1511.07289, eq. 15).
     Elu {
-        /// Default 1.
+        /// The limit at -infinity is -alpha. Default 1.
         #[serde(default = "one")]
         alpha: f64,
     },
-    /// `1.0507 z` above 0, `1.0507 1.6733 (exp(z) - 1)` below (arXiv:1706.02515). Its second moment is 1 by design:
-    /// with `lecun` weights it keeps mean 0 and variance 1.
+    /// `1.0507 z` above 0, `1.0507 1.6733 (exp(z) - 1)` below (arXiv:1706.02515). Its second moment is 1: with `lecun` weights
+    /// it keeps mean 0 and variance 1.
     Selu {},
     /// `z tanh(ln(1 + exp(z)))`.
     Mish {},
@@ -135,7 +134,7 @@ pub enum Function {
     Sin {},
     /// `tanh(alpha z)`: DyT before its learned gain and bias (arXiv:2503.10622, eq. 1).
     Dyt {
-        /// Default 0.5, its authors' start.
+        /// Factor of the input. Default 0.5, the initial value of its authors.
         #[serde(default = "half")]
         alpha: f64,
     },
@@ -241,7 +240,7 @@ impl Function {
         }
     }
 
-    /// f'(z); at a kink the slope to the left.
+    /// f'(z); at a kink the left derivative.
     pub fn slope(self, z: f64) -> f64 {
         let above = |z: f64, low: f64| if z > 0.0 { 1.0 } else { low };
         // The slope of z sigmoid(k z).
@@ -286,19 +285,19 @@ impl Function {
         }
     }
 
-    /// Mean and mean square under a standard normal input.
+    /// Mean and mean square for a standard normal input.
     pub fn moments(self) -> Moments {
         self.moments_of(|z| self.at(z))
     }
 
-    /// `E[f'(z)^2]` under a standard normal input.
+    /// `E[f'(z)^2]` for a standard normal input.
     pub fn second_moment_of_slope(self) -> f64 {
         self.moments_of(|z| self.slope(z)).second
     }
 
     fn moments_of(self, f: impl Fn(f64) -> f64) -> Moments {
         match self {
-            // The larger alpha, the steeper at 0.
+            // A large alpha makes it steep at 0.
             Self::Dyt { .. } => sum_over(steep_at_zero(), f),
             Self::Linear {}
             | Self::Sigmoid {}
@@ -312,7 +311,7 @@ impl Function {
         }
     }
 
-    /// What PyTorch 2.9's `calculate_gain` says; None where it raises an error.
+    /// `calculate_gain` of PyTorch 2.9; None if that raises an error.
     pub fn torch_gain(self) -> Option<f64> {
         match self {
             Self::Linear {} | Self::Sigmoid {} => Some(1.0),
@@ -340,12 +339,12 @@ fn sigmoid(z: f64) -> f64 {
     1.0 / (1.0 + (-z).exp())
 }
 
-/// `sqrt(2 / (1 + slope^2))`, of ReLU (slope 0) and LeakyReLU (arXiv:1502.01852, eq. 15).
+/// `sqrt(2 / (1 + slope^2))`, the gain of LeakyReLU, and of ReLU with slope 0 (arXiv:1502.01852, eq. 15).
 pub fn leaky_gain(slope: f64) -> f64 {
     (2.0 / (1.0 + slope * slope)).sqrt()
 }
 
-/// Mean and mean square of a function of a standard normal number.
+/// Mean and mean square of a function of a standard normal variable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moments {
     /// E[f(z)].
@@ -364,16 +363,15 @@ impl Moments {
 const REACH: f64 = 12.0;
 const PIECES: usize = 96;
 
-/// The moments of any function, by Gauss-Legendre quadrature of 16 points on each of 96 pieces of
-/// [-12, 12], split at every quarter, so at 0, 3 and 6, where activations have their kinks. Relative error below 1e-12 for
-/// functions that are smooth on either side, over lengths of a quarter, and grow no faster than a polynomial.
+/// The moments of `f`, by Gauss-Legendre quadrature with 16 points on each of 96 equal pieces of [-12, 12], whose ends include
+/// 0, 3 and 6, the kinks of activations. The relative error is below 1e-12 if `f` is smooth within the pieces, varies on
+/// lengths of at least a quarter, and grows at most polynomially.
 pub fn moments(f: impl Fn(f64) -> f64) -> Moments {
     let half = REACH / PIECES as f64;
     sum_over((0..PIECES).map(|piece| (-REACH + half * (2 * piece + 1) as f64, half)), f)
 }
 
-/// The pieces of [`moments`], with the two at 0 cut in halves towards it, each half again, so often that what is left has
-/// no weight.
+/// The pieces of [`moments`], with the two at 0 bisected towards 0 until the rest is negligible.
 fn steep_at_zero() -> impl Iterator<Item = (f64, f64)> {
     let half = REACH / PIECES as f64;
     let uniform = (1..PIECES / 2).map(move |piece| (half * (2 * piece + 1) as f64, half));
@@ -381,7 +379,7 @@ fn steep_at_zero() -> impl Iterator<Item = (f64, f64)> {
     uniform.chain(graded).flat_map(|(centre, half)| [(centre, half), (-centre, half)])
 }
 
-/// The moments over pieces, each its centre and half its length.
+/// The moments over pieces, given by centre and half length.
 fn sum_over(pieces: impl Iterator<Item = (f64, f64)>, f: impl Fn(f64) -> f64) -> Moments {
     let nodes = legendre_nodes();
     let mut sums = Moments { mean: 0.0, second: 0.0 };
@@ -397,7 +395,7 @@ fn sum_over(pieces: impl Iterator<Item = (f64, f64)>, f: impl Fn(f64) -> f64) ->
     sums
 }
 
-/// Nodes and weights of Gauss-Legendre quadrature of 16 points on [-1, 1]: roots of P_16, by Newton's method.
+/// Nodes and weights of 16-point Gauss-Legendre quadrature on [-1, 1]: the roots of P_16, by Newton's method.
 fn legendre_nodes() -> [(f64, f64); 16] {
     const N: usize = 16;
     let value_and_slope = |x: f64| {
@@ -419,7 +417,7 @@ fn legendre_nodes() -> [(f64, f64); 16] {
     })
 }
 
-/// The error function, to 1e-15: its series near 0, a continued fraction beyond.
+/// The error function to 1e-15: a series near 0, a continued fraction beyond.
 pub fn erf(x: f64) -> f64 {
     let size = x.abs();
     let value = if size < 3.0 {

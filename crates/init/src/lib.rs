@@ -1,9 +1,8 @@
-//! What a weight is for, and how it is drawn.
+//! Roles and initialization of weights.
 //!
-//! A [`Scheme`] sees a [`Spec`] (role, fans, depth), never a name, and answers with a [`Draw`]: a [`Distribution`] of
-//! independent entries, or a [`matrix`] as a whole. [`sample`] draws on the host from one stream per (seed, path), so
-//! that a weight is the same on every backend, in any order of construction, and whatever else the model holds.
-//! Everything can also be called on one tensor.
+//! A [`Scheme`] maps a [`Spec`] (role, fans, depth), never a name, to a [`Draw`]: a [`Distribution`] of independent entries,
+//! or a whole [`matrix`]. [`sample`] draws on the host from one stream per (seed, path), so that a weight does not depend on
+//! the backend, the order of construction or the rest of the model. Everything also works on a single tensor.
 //!
 //! ```
 //! use unitgain_init::{Fans, Form, gain::Function, Gain, matrix};
@@ -31,7 +30,7 @@ pub use fans::Fans;
 pub use gain::Gain;
 pub use scheme::{Draw, Fan, Scheme, TFixupConstants, fixup_scale};
 
-/// What a weight is for. Init, learning rates and weight decay read this, never a name.
+/// The purpose of a weight. Init, learning rates and weight decay depend on it, never on a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -43,25 +42,25 @@ pub enum Role {
     Key,
     /// Value projection.
     Value,
-    /// Attention's projection back into the stream.
+    /// Output projection of attention.
     AttentionOutput,
-    /// MLP matrices that read the stream: up and, in a gated MLP, gate.
+    /// Matrices of the MLP that read the stream: up and, if gated, gate.
     MlpIn,
-    /// MLP matrix that writes the stream.
+    /// Down projection of the MLP.
     MlpOut,
     /// Readout, `[width, vocabulary]`.
     Head,
     /// Gain or bias of a norm of the stream or of a weight.
     Norm,
-    /// Gain or bias of a norm of the query, key or value heads, and a block's learned scale of the attention logits.
+    /// Gain or bias of a norm of query, key or value heads; learned scale of the attention logits of a block.
     QkNorm,
-    /// Bias of a linear layer; outside of the blocks that of the head.
+    /// Bias of a linear layer of a block, or of the head.
     Bias,
-    /// Learned factor of a residual branch or of the embedding, and scalar biases.
+    /// Learned factor of a residual branch or of the embedding; scalar bias.
     Scale,
-    /// Learned scale of each head's output or attention logits.
+    /// Learned scale of the output or the attention logits of each head.
     HeadScale,
-    /// Running statistic of a norm: no optimizer moves it.
+    /// Running statistic of a norm, which no optimizer updates.
     Statistic,
 }
 
@@ -84,7 +83,7 @@ impl Role {
         Self::Statistic,
     ];
 
-    /// The name in tables and logs.
+    /// Name in tables and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedding => "embedding",
@@ -109,7 +108,7 @@ impl Role {
         self != Self::Statistic
     }
 
-    /// Whether the weight is a matrix. Weight decay is for matrices only.
+    /// Whether the weight is a matrix. Weight decay applies to matrices only.
     pub fn is_matrix(self) -> bool {
         match self {
             Self::Norm | Self::QkNorm | Self::Bias | Self::Scale | Self::HeadScale | Self::Statistic => false,
@@ -118,36 +117,36 @@ impl Role {
         }
     }
 
-    /// Whether the weight is a matrix inside a block: both of its sides grow with the width.
+    /// Whether the weight is a matrix of a block, both of whose sides grow with the width.
     pub fn is_hidden(self) -> bool {
         self.is_matrix() && !matches!(self, Self::Embedding | Self::Head)
     }
 
-    /// Whether the weight's output is added to the stream.
+    /// Whether the output of the weight is added to the stream.
     pub fn writes_stream(self) -> bool {
         matches!(self, Self::AttentionOutput | Self::MlpOut)
     }
 
-    /// Whether the weight's size is a factor of what its branch writes: all of a block but query and
-    /// key, which only shape the attention pattern.
+    /// Whether the size of the branch is proportional to the weight: all matrices of a block but query and key, which only
+    /// shape the attention pattern.
     pub fn is_branch(self) -> bool {
         self.writes_stream() || matches!(self, Self::Value | Self::MlpIn)
     }
 }
 
-/// What a scheme and a parametrization know of a weight.
+/// The properties of a weight on which schemes and parametrizations depend.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spec {
-    /// What it is for.
+    /// Purpose of the weight.
     pub role: Role,
-    /// Number of inputs of one output unit; for an embedding the number of entries. In the base model
-    /// of a parametrization it need not be whole.
+    /// Number of inputs of one output unit; for an embedding the number of entries. Scaled to the base model of a
+    /// parametrization it need not be whole.
     pub fan_in: f64,
     /// Number of output units.
     pub fan_out: f64,
     /// Number of blocks of the model.
     pub blocks: usize,
-    /// The block that it is in, from 0; None outside of the blocks.
+    /// Index of the block, from 0; None outside the blocks.
     pub block: Option<usize>,
     /// Width of the stream.
     pub width: f64,

@@ -1,12 +1,11 @@
-//! Matrices whose entries depend on each other. All are `[rows, columns]`, row by row; orthogonality is to rounding
-//! in f64.
+//! Matrices whose entries are not independent. All are `[rows, columns]`, row by row, and computed in f64.
 
 use crate::sample;
 use nalgebra::DMatrix;
 
-/// The semi-orthogonal factor of a matrix: Q of the QR decomposition of `a`, or of its transpose where it is wide,
-/// with the sign of R's diagonal, times `gain`. Of a Gaussian matrix it is Haar-distributed (arXiv:math-ph/0609050);
-/// without the signs it would not be. `Q^T Q = gain^2 I` where rows >= columns, else `Q Q^T`.
+/// The semi-orthogonal factor of a matrix: Q of the QR decomposition of `a`, or of its transpose if it is wide, with columns
+/// multiplied by `gain` and the signs of R's diagonal. `Q^T Q = gain^2 I` if rows >= columns, else `Q Q^T = gain^2 I`. For a
+/// Gaussian matrix it is Haar-distributed because of the signs (arXiv:math-ph/0609050).
 pub fn orthogonal_factor(a: &[f32], rows: usize, columns: usize, gain: f64) -> Vec<f32> {
     let a = DMatrix::from_row_iterator(rows, columns, a.iter().map(|x| f64::from(*x)));
     let is_wide = rows < columns;
@@ -18,14 +17,13 @@ pub fn orthogonal_factor(a: &[f32], rows: usize, columns: usize, gain: f64) -> V
     rows_of(&q)
 }
 
-/// A random semi-orthogonal matrix from the stream of (`seed`, `path`), times `gain` (Saxe et al.,
-/// arXiv:1312.6120; sqrt(2) for ReLU). A convolution's weight is `[out, rest]`.
+/// A random semi-orthogonal matrix times `gain` (arXiv:1312.6120; sqrt(2) for ReLU), from the stream of (`seed`, `path`). The
+/// weight of a convolution is read as `[out, rest]`.
 pub fn orthogonal(seed: u64, path: &str, rows: usize, columns: usize, gain: f64) -> Vec<f32> {
     orthogonal_factor(&sample::normal(seed, path, rows * columns, 1.0), rows, columns, gain)
 }
 
-/// 1 where row and column are the same: IRNN's recurrent weight (arXiv:1504.00941), a partial identity where the
-/// matrix is not square.
+/// `gain` on the diagonal, 0 elsewhere: the recurrent weight of IRNN (arXiv:1504.00941), a partial identity if not square.
 pub fn identity(rows: usize, columns: usize, gain: f64) -> Vec<f32> {
     let mut values = vec![0.0; rows * columns];
     for i in 0..rows.min(columns) {
@@ -34,8 +32,8 @@ pub fn identity(rows: usize, columns: usize, gain: f64) -> Vec<f32> {
     values
 }
 
-/// The weight `[out, in / groups, kernel ..]` of a convolution that copies: 1 at the centre tap of channel i of each
-/// group and input i, for as many as there are of both.
+/// The weight `[out, in / groups, kernel ..]` of a convolution that copies: 1 at the centre tap from input i to output i of
+/// each group, 0 elsewhere.
 pub fn dirac(outputs: usize, inputs_of_a_group: usize, kernel: &[usize], groups: usize) -> Vec<f32> {
     let taps: usize = kernel.iter().product();
     let mut values = vec![0.0; outputs * inputs_of_a_group * taps];
@@ -48,12 +46,12 @@ pub fn dirac(outputs: usize, inputs_of_a_group: usize, kernel: &[usize], groups:
     values
 }
 
-/// The index of the centre tap.
+/// Index of the centre tap.
 fn centre(kernel: &[usize]) -> usize {
     kernel.iter().fold(0, |index, size| index * size + size / 2)
 }
 
-/// `matrix`, `[out, in]`, at the centre tap of a convolution's weight `[out, in, kernel ..]`, 0 elsewhere.
+/// The weight `[out, in, kernel ..]` of a convolution with `matrix`, `[out, in]`, at the centre tap and 0 elsewhere.
 pub fn at_centre(matrix: &[f32], kernel: &[usize]) -> Vec<f32> {
     let taps: usize = kernel.iter().product();
     let mut values = vec![0.0; matrix.len() * taps];
@@ -63,8 +61,8 @@ pub fn at_centre(matrix: &[f32], kernel: &[usize]) -> Vec<f32> {
     values
 }
 
-/// Delta-orthogonal (arXiv:1806.05393): a convolution whose centre tap is `gain` times a matrix with orthonormal
-/// columns, `[out, in]`, and whose other taps are 0. An isometry of every position. None unless out >= in.
+/// Delta-orthogonal init (arXiv:1806.05393): the centre tap of a convolution is `gain` times a matrix with orthonormal
+/// columns, `[out, in]`, and the other taps are 0. None unless out >= in.
 pub fn delta_orthogonal(
     seed: u64,
     path: &str,
@@ -76,7 +74,8 @@ pub fn delta_orthogonal(
     (outputs >= inputs).then(|| at_centre(&orthogonal(seed, path, outputs, inputs, gain), kernel))
 }
 
-/// The entry of Sylvester's Hadamard matrix of any size 2^m: +-1, `H H^T = 2^m I`, `H_0 = [1]`, `H_m = [[H, H], [H, -H]]`.
+/// An entry, +-1, of Sylvester's Hadamard matrices: `H_0 = [1]`, `H_m = [[H, H], [H, -H]]`, `H_m H_m^T = 2^m I`. It does not
+/// depend on m.
 pub fn hadamard(row: usize, column: usize) -> f32 {
     if (row & column).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 }
 }
@@ -85,15 +84,15 @@ pub fn hadamard(row: usize, column: usize) -> f32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ZeroConstant {
-    /// 2^(-m/2), as in the authors' code: the padded product keeps lengths.
+    /// 2^(-m/2), as in the authors' code: the padded product preserves lengths.
     #[default]
     Orthonormal,
     /// 2^(-(m-1)/2), as the paper prints it: sqrt(2) larger.
     Paper,
 }
 
-/// ZerO (arXiv:2110.12661, algorithm 1) for a matrix `[out, in]`: the partial identity where out <= in, else
-/// `c I H_m I` with m = ceil(log2 out), I partial identities and H_m Hadamard's matrix. No random number.
+/// ZerO (arXiv:2110.12661, algorithm 1) for a matrix `[out, in]`: the partial identity if out <= in, else `c I H_m I` with
+/// m = ceil(log2 out), I partial identities and H_m the Hadamard matrix. It is deterministic.
 pub fn zero(outputs: usize, inputs: usize, constant: ZeroConstant) -> Vec<f32> {
     if outputs <= inputs {
         return identity(outputs, inputs, 1.0);
@@ -106,12 +105,11 @@ pub fn zero(outputs: usize, inputs: usize, constant: ZeroConstant) -> Vec<f32> {
     (0..outputs * inputs).map(|k| c * hadamard(k / inputs, k % inputs)).collect()
 }
 
-/// Two factors of a matrix: `[n, k]` and `[n, k]`, whose product `L R^T` is what is asked for.
+/// L and R, each `[n, k]`, of a factorization `L R^T`.
 pub type Factors = [Vec<f32>; 2];
 
-/// Mimetic init of attention (arXiv:2305.09828): L and R, each `[n, k]`, such that `L R^T` is the best
-/// approximation of rank k of `noise Z + diagonal I`, Z of `[n, n]`. L = U sqrt(S), R = V sqrt(S) of its singular
-/// value decomposition.
+/// Mimetic init of attention (arXiv:2305.09828): `L R^T` is the best approximation of rank k of `noise Z + diagonal I`, Z of
+/// shape `[n, n]`; L = U sqrt(S) and R = V sqrt(S) of the singular value decomposition. NaN if an entry is not finite.
 pub fn mimetic_factors(z: &[f32], n: usize, k: usize, noise: f64, diagonal: f64) -> Factors {
     let target = DMatrix::from_row_iterator(n, n, z.iter().map(|x| noise * f64::from(*x)))
         + DMatrix::from_diagonal_element(n, n, diagonal);
@@ -128,7 +126,7 @@ pub fn mimetic_factors(z: &[f32], n: usize, k: usize, noise: f64, diagonal: f64)
     [entry(&|row, j| u[(row, j)]), entry(&|row, j| vt[(j, row)])]
 }
 
-/// Singular values of a matrix, largest first; NaN of one with an entry that is not finite.
+/// Singular values of a matrix in descending order; NaN if an entry is not finite.
 pub fn singular_values(a: &[f32], rows: usize, columns: usize) -> Vec<f64> {
     if !a.iter().all(|x| x.is_finite()) {
         return vec![f64::NAN; rows.min(columns)];
@@ -166,7 +164,7 @@ mod tests {
         assert_ne!(orthogonal(1, "a", 4, 4, 1.0), orthogonal(1, "b", 4, 4, 1.0));
     }
 
-    /// Of a Haar matrix every entry has mean 0: without the signs the diagonal would lean to one side.
+    /// Every entry of a Haar matrix has mean 0; without the signs the diagonal would be biased.
     #[test]
     fn orthogonal_matrices_have_no_preferred_sign() {
         let n = 4;

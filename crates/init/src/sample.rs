@@ -4,14 +4,14 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rand_distr::{Distribution, StandardNormal, StandardUniform};
 
-/// The random stream of `path` under `seed`: adding a layer leaves every other stream as it was.
+/// The random stream of (`seed`, `path`). It does not depend on other paths, so adding a layer changes no other weight.
 pub fn stream(seed: u64, path: &str) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(fnv1a(path));
     rng
 }
 
-/// `n` draws from N(0, std^2), in f64 and then rounded, from the stream of (`seed`, `path`).
+/// Draws `n` numbers from N(0, std^2), rounded from f64, from the stream of (`seed`, `path`).
 pub fn normal(seed: u64, path: &str, n: usize, std: f64) -> Vec<f32> {
     let mut rng = stream(seed, path);
     (0..n)
@@ -22,7 +22,7 @@ pub fn normal(seed: u64, path: &str, n: usize, std: f64) -> Vec<f32> {
         .collect()
 }
 
-/// `n` draws from U(-bound, bound), in f64 and then rounded, from the stream of (`seed`, `path`).
+/// Draws `n` numbers from U(-bound, bound), rounded from f64, from the stream of (`seed`, `path`).
 pub fn uniform(seed: u64, path: &str, n: usize, bound: f64) -> Vec<f32> {
     let mut rng = stream(seed, path);
     (0..n)
@@ -33,8 +33,8 @@ pub fn uniform(seed: u64, path: &str, n: usize, bound: f64) -> Vec<f32> {
         .collect()
 }
 
-/// `n` draws from N(0, sigma^2) that lie within `cut` sigmas of 0, in f64 and then rounded, from the stream of
-/// (`seed`, `path`). Others are drawn again.
+/// Draws `n` numbers from N(0, sigma^2) truncated at `cut` sigma, by rejection, rounded from f64, from the stream of
+/// (`seed`, `path`).
 pub fn truncated_normal(seed: u64, path: &str, n: usize, sigma: f64, cut: f64) -> Vec<f32> {
     let mut rng = stream(seed, path);
     let mut within = || loop {
@@ -46,7 +46,7 @@ pub fn truncated_normal(seed: u64, path: &str, n: usize, sigma: f64, cut: f64) -
     (0..n).map(|_| within()).collect()
 }
 
-/// `count` different numbers below `n`, from the stream of (`seed`, `path`).
+/// Draws `count` distinct numbers below `n` from the stream of (`seed`, `path`).
 pub fn some_of(seed: u64, path: &str, count: usize, n: usize) -> Vec<usize> {
     let mut rng = stream(seed, path);
     chosen(n, count, |left| {
@@ -66,7 +66,7 @@ pub fn chosen(n: usize, count: usize, mut below: impl FnMut(usize) -> usize) -> 
     all
 }
 
-/// FNV-1a, 64 bits: short, and the same on every platform and in every version.
+/// FNV-1a with 64 bits, a hash that is the same on every platform and in every version.
 fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3))
 }

@@ -5,102 +5,102 @@ use crate::{Role, Spec, bias, sample};
 use serde::{Deserialize, Serialize};
 use unitgain_variant::{About, Fault, Variant, fraction, positive_factor, require, shorthand, within};
 
-/// How the matrices of a Transformer are drawn. Biases start at 0.
+/// The initialization of the matrices of a Transformer. Biases start at 0, except with `torch_linear`.
 ///
-/// The fan rules say nothing about a table of which one row is read at a time; token and position
-/// embeddings have an explicit standard deviation instead, `embedding_std`.
+/// Rules of fans do not apply to token and position embeddings, of which one row is read at a time: those have an explicit
+/// standard deviation, `embedding_std`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Scheme {
     /// N(0, std^2), and `std / sqrt(2L)` for the weights that write the stream (GPT-2).
     Gpt2 {
-        /// Default 0.02.
+        /// Standard deviation. Default 0.02.
         #[serde(default = "default_std")]
         std: f64,
     },
     /// N(0, std^2) (GPT, BERT).
     Normal {
-        /// Default 0.02.
+        /// Standard deviation. Default 0.02.
         #[serde(default = "default_std")]
         std: f64,
     },
     /// U(-bound, bound), whose standard deviation is bound / sqrt(3).
     Uniform {
-        /// Default 0.02 sqrt(3): a standard deviation of 0.02.
+        /// Largest magnitude. Default 0.02 sqrt(3), a standard deviation of 0.02.
         #[serde(default = "default_bound")]
         bound: f64,
     },
-    /// N(0, std^2) without what lies beyond `cut` sigma. The bounds of PyTorch's `trunc_normal_` are absolute instead.
+    /// N(0, std^2) truncated at `cut` sigma. PyTorch's `trunc_normal_` has absolute bounds instead.
     TruncatedNormal {
-        /// Default 0.02.
+        /// Standard deviation, before truncation unless `corrected`. Default 0.02.
         #[serde(default = "default_std")]
         std: f64,
-        /// In sigmas. Default 3 (OLMo, lingua).
+        /// Bound in sigmas. Default 3 (OLMo, lingua).
         #[serde(default = "default_cut")]
         cut: f64,
-        /// Whether `std` is the standard deviation after the cut; else it is the sigma before. Default false.
+        /// Whether `std` is the standard deviation after truncation. Default false.
         #[serde(default)]
         corrected: bool,
     },
-    /// N(0, std^2) in a part of the inputs of each unit, 0 elsewhere (Martens 2010).
+    /// N(0, std^2) in a fraction of the inputs of each unit, 0 elsewhere (Martens 2010).
     Sparse {
-        /// Part of the inputs that a unit reads; PyTorch's `sparsity` is the part of zeros, per input. Default 0.1.
+        /// Fraction of the inputs that a unit reads; PyTorch's `sparsity` is the fraction of zeros, per input. Default 0.1.
         #[serde(default = "default_nonzero")]
         nonzero: f64,
-        /// Standard deviation of the non-zero entries. Default 0.01, PyTorch's; Martens has 15 inputs and 1.
+        /// Standard deviation of the nonzero entries. Default 0.01, as in PyTorch; Martens has 15 inputs and 1.
         #[serde(default = "default_sparse_std")]
         std: f64,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// `gain sqrt(2 / (fan_in + fan_out))` (Glorot and Bengio 2010, eq. 16).
+    /// Standard deviation `gain sqrt(2 / (fan_in + fan_out))` (Glorot and Bengio 2010, eq. 16).
     Xavier {
-        /// Default 1.
+        /// Gain of the activation. Default 1.
         #[serde(default = "default_gain", deserialize_with = "shorthand::number_kind_or_table")]
         gain: Gain,
-        /// Default `normal`.
+        /// Family of the distribution. Default `normal`.
         #[serde(default)]
         form: Form,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// `gain / sqrt(fan)`, with `sqrt(2 / (1 + slope^2))` for a gain: keeps E[y^2] through ReLU layers, of that slope below 0
-    /// (arXiv:1502.01852, eq. 10 and 15).
+    /// Standard deviation `gain / sqrt(fan)`, by default with the gain `sqrt(2 / (1 + slope^2))`, which keeps E[y^2] through
+    /// layers of LeakyReLU (arXiv:1502.01852, eq. 10 and 15).
     Kaiming {
-        /// Default 0.
+        /// Slope of LeakyReLU below 0. Default 0, ReLU.
         #[serde(default)]
         slope: f64,
-        /// In place of that of ReLU: `second_moment` of another activation with `fan_in`, `backward` with `fan_out`. Default
-        /// by `slope`, which then must be left out.
+        /// Gain of another activation, `second_moment` with `fan_in` or `backward` with `fan_out`; `slope` must then be left
+        /// out. Default by `slope`.
         #[serde(default, deserialize_with = "shorthand::optional_number", skip_serializing_if = "Option::is_none")]
         gain: Option<Gain>,
-        /// Default `fan_in`.
+        /// The fan to divide by. Default `fan_in`.
         #[serde(default)]
         fan: Fan,
-        /// Default `normal`.
+        /// Family of the distribution. Default `normal`.
         #[serde(default)]
         form: Form,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// `gain sqrt(1 / fan_in)`: keeps the variance through linear layers (LeCun et al. 1998, eq. 16), and with a
-    /// gain for its activation through others. SELU's (arXiv:1706.02515).
+    /// Standard deviation `gain sqrt(1 / fan_in)`: keeps the variance through linear layers (LeCun et al. 1998, eq. 16), or
+    /// through activations of this gain. It is the init of SELU (arXiv:1706.02515).
     Lecun {
-        /// Default 1.
+        /// Gain of the activation. Default 1.
         #[serde(default = "default_gain", deserialize_with = "shorthand::number_kind_or_table")]
         gain: Gain,
-        /// Default `normal`.
+        /// Family of the distribution. Default `normal`.
         #[serde(default)]
         form: Form,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// U(+-1 / sqrt(fan_in)), standard deviation `1 / sqrt(3 fan_in)`: PyTorch's default of `Linear`. Its default of
-    /// `Embedding` is N(0, 1).
+    /// U(+-1 / sqrt(fan_in)), standard deviation `1 / sqrt(3 fan_in)`, for weights and biases: PyTorch's default for `Linear`.
+    /// Embeddings are N(0, 1), the default for `Embedding`.
     TorchLinear {
         /// Standard deviation of the embeddings. Default 1.
         #[serde(default = "one")]
@@ -108,32 +108,32 @@ pub enum Scheme {
     },
     /// U(+-sqrt(6 / fan_in) / omega), for layers behind sin(omega z) (arXiv:2006.09661, section 3.2).
     Siren {
-        /// Default 30.
+        /// Frequency of the sine. Default 30.
         #[serde(default = "default_omega")]
         omega: f64,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// Semi-orthogonal matrices times `gain`, uniform over all of them (arXiv:1312.6120).
+    /// Uniformly distributed semi-orthogonal matrices times `gain` (arXiv:1312.6120).
     Orthogonal {
-        /// Default 1.
+        /// Gain of the activation. Default 1.
         #[serde(default = "default_gain", deserialize_with = "shorthand::number_kind_or_table")]
         gain: Gain,
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// Partial identities (IRNN, arXiv:1504.00941). All heads start alike.
+    /// Partial identities (IRNN, arXiv:1504.00941).
     Identity {
         /// Standard deviation of the embeddings and the head, which are N(0, std^2). Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// ZerO (arXiv:2110.12661): partial identities, Hadamard matrices where a layer widens, 0 in the weights that
-    /// write the stream. Only the embeddings are random: they have to tell the tokens apart.
+    /// ZerO (arXiv:2110.12661): partial identities, Hadamard matrices where a layer widens, 0 in the weights that write the
+    /// stream. Only embeddings and head are random, to distinguish tokens.
     Zero {
-        /// Default `orthonormal`, the authors' code; the paper prints a constant sqrt(2) larger.
+        /// The constant c. Default `orthonormal`, as in the authors' code; the paper prints a constant sqrt(2) larger.
         #[serde(default)]
         constant: ZeroConstant,
         /// Standard deviation of the embeddings and the head. Default 0.02.
@@ -142,39 +142,39 @@ pub enum Scheme {
     },
     /// N(0, std^2), and `std / sqrt(2l)` for the weights that write the stream in block l = 1..L (OLMo, lingua).
     LlamaDepth {
-        /// Default 0.02.
+        /// Standard deviation. Default 0.02.
         #[serde(default = "default_std")]
         std: f64,
     },
-    /// `sqrt(2 / (5d))` for all, d the width of the stream (arXiv:1910.05895, section 3.2).
+    /// Standard deviation `sqrt(2 / (5d))` for all weights, d the width of the stream (arXiv:1910.05895, section 3.2).
     Small {},
     /// `small`, and `numerator / (L sqrt(d))` for the weights that write the stream (GPT-NeoX, arXiv:2204.06745).
     Wang {
-        /// Default 2 (GPT-NeoX); litgpt has 1.
+        /// The numerator. Default 2, as in GPT-NeoX; litgpt has 1.
         #[serde(default = "two")]
         numerator: f64,
     },
-    /// `small`, and `/ sqrt(2L)` for the weights that write the stream, beside an embedding of size near 1: the model
-    /// takes `embedding_scale = sqrt(d)` unless that or `embedding_norm` is set (arXiv:2312.16903).
+    /// `small`, divided by `sqrt(2L)` for the weights that write the stream, with an embedding of size near 1: the default of
+    /// `embedding_scale` is `sqrt(d)` unless there is an `embedding_norm` (arXiv:2312.16903).
     SpikeNoMore {},
-    /// He x `L^(-1/(2m-2))` inside the branches, L = 2 x blocks the number of branches, m = 2 the layers of one (value
-    /// and output, up and down); their last weight and an untied head 0 (arXiv:1901.09321, section 3).
-    /// Its scalars are `scale = "fixup"`.
+    /// He x `L^(-1/(2m-2))` inside the branches, L = 2 x blocks the number of branches, m = 2 the layers of a branch (value and
+    /// output, up and down); the last weight of a branch and an untied head are 0 (arXiv:1901.09321, section 3). The scalars of
+    /// Fixup are `scale = "fixup"`.
     Fixup {
         /// Standard deviation of the embeddings. Default 0.02.
         #[serde(default = "default_std")]
         embedding_std: f64,
     },
-    /// Xavier; value, output and MLP weights x s and embeddings N(0, 1/d) x s, s of `constants` (T-Fixup, Huang et al.,
-    /// ICML 2020). Without norms and warm-up. The paper has no decoder-only model: its decoder's constant is for
-    /// blocks of three branches, its encoder's for two, as here.
+    /// T-Fixup (Huang et al., ICML 2020), for models without norms and warm-up: Xavier, with value, output and MLP weights x s
+    /// and embeddings N(0, 1/d) x s. The paper has no decoder-only model: the constant of its decoder is for blocks of three
+    /// branches, that of its encoder for two, as here.
     TFixup {
-        /// Default `encoder`.
+        /// The constants s. Default `encoder`.
         #[serde(default)]
         constants: TFixupConstants,
     },
-    /// `query key^T ~ noise Z + diagonal I` per head and `value output ~ 0.4 Z - 0.4 I`, Z ~ N(0, 1/d), by singular value
-    /// decomposition (arXiv:2305.09828); the rest as `gpt2`.
+    /// `query key^T ~ alpha_1 Z + beta_1 I` per head and `value output ~ alpha_2 Z - beta_2 I`, Z ~ N(0, 1/d), by singular
+    /// value decomposition (arXiv:2305.09828); other matrices as `gpt2`.
     Mimetic {
         /// alpha_1. Default 0.7.
         #[serde(default = "default_query_key")]
@@ -188,13 +188,13 @@ pub enum Scheme {
         /// beta_2. Default 0.4.
         #[serde(default = "default_value_output")]
         value_output_diagonal: f64,
-        /// Of the other matrices. Default 0.02.
+        /// Standard deviation of the other matrices. Default 0.02.
         #[serde(default = "default_std")]
         std: f64,
     },
 }
 
-/// Which fan a variance is divided by.
+/// The fan that a variance is divided by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fan {
@@ -205,7 +205,7 @@ pub enum Fan {
     FanOut,
 }
 
-/// T-Fixup's constant of N blocks.
+/// The constants of T-Fixup for N blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TFixupConstants {
@@ -250,7 +250,7 @@ const fn default_value_output() -> f64 {
     0.4
 }
 
-/// What a scheme draws a matrix from.
+/// The distribution of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Draw {
     /// Independent entries.
@@ -265,17 +265,17 @@ pub enum Draw {
     Mimetic {
         /// alpha.
         noise: f64,
-        /// beta, with its sign.
+        /// Signed beta.
         diagonal: f64,
-        /// Which factor: 0 is query or value, 1 key or output.
+        /// 0 for query or value, 1 for key or output.
         factor: usize,
-        /// Of this factor.
+        /// Gain of this factor.
         gain: f64,
     },
 }
 
 impl Draw {
-    /// The draw times `factor`.
+    /// The distribution of the matrix times `factor`.
     pub fn scaled(self, factor: f64) -> Self {
         match self {
             Self::Entries(distribution) => Self::Entries(distribution.scaled(factor)),
@@ -288,15 +288,15 @@ impl Draw {
         }
     }
 
-    /// Whether the size of the entries follows from the matrix's own shape instead of from the fans of its spec.
+    /// Whether the size of the entries follows from the shape of the matrix instead of the fans of its spec.
     pub fn has_own_size(self) -> bool {
         !matches!(self, Self::Entries(_))
     }
 
-    /// The matrix `[fan_in, fan_out]`, row by row, from the stream of (`seed`, `path`). `heads` is the number of
-    /// heads of attention's weights, whose products [`Draw::Mimetic`] is about.
+    /// Draws a matrix `[fan_in, fan_out]`, row by row, from the stream of (`seed`, `path`). `heads` is the number of attention
+    /// heads, for [`Draw::Mimetic`].
     ///
-    /// ZerO's and the orthogonal matrices are those of `[fan_out, fan_in]`, transposed.
+    /// ZerO and orthogonal matrices are drawn as `[fan_out, fan_in]` and transposed.
     pub fn matrix(self, seed: u64, path: &str, fan_in: usize, fan_out: usize, heads: usize) -> Vec<f32> {
         match self {
             Self::Entries(distribution) => distribution.draw(seed, path, fan_in, fan_out),
@@ -316,8 +316,7 @@ impl Draw {
     }
 }
 
-/// One factor of a pair of attention's weights. Both are drawn from the stream of the pair, which is the path up to
-/// its last-but-one part.
+/// One factor of a pair of attention weights. Both are drawn from the stream of the pair, whose path lacks the last two parts.
 fn mimetic(
     seed: u64,
     path: &str,
@@ -488,7 +487,7 @@ impl Scheme {
         Self::Lecun { gain: default_gain(), form: Form::Normal, embedding_std: default_std() }
     }
 
-    /// Whether the scheme sets the size of a branch by the number of blocks.
+    /// Whether the size of branches depends on the number of blocks.
     pub fn counts_depth(self) -> bool {
         match self {
             Self::Gpt2 { .. } | Self::LlamaDepth { .. } | Self::Wang { .. } | Self::SpikeNoMore {} => true,
@@ -515,8 +514,7 @@ impl Scheme {
         matches!(self, Self::SpikeNoMore {} | Self::TFixup { .. })
     }
 
-    /// Standard deviation of the token and position tables, of a stream of this width in a model of that many
-    /// blocks.
+    /// Standard deviation of token and position embeddings of this width, in a model with this number of blocks.
     fn embedding_std(self, width: f64, blocks: f64) -> f64 {
         match self {
             Self::Gpt2 { std } | Self::Normal { std } | Self::LlamaDepth { std } | Self::Mimetic { std, .. } => std,
@@ -537,10 +535,10 @@ impl Scheme {
         }
     }
 
-    /// What a matrix is drawn from.
+    /// The distribution of a matrix.
     ///
-    /// Under a width-aware parametrization `spec` is the weight as it is in the *base* model, or else
-    /// a fan-in scheme and the parametrization would both divide by sqrt(width).
+    /// Under a width-aware parametrization `spec` has to be the weight in the *base* model; otherwise a fan-in scheme and the
+    /// parametrization would both divide by sqrt(width).
     pub fn draw(self, spec: &Spec) -> Draw {
         let Spec { role, fan_in, fan_out, width, .. } = *spec;
         let (blocks, writes) = (spec.blocks as f64, role.writes_stream());
@@ -606,7 +604,7 @@ impl Scheme {
         }
     }
 
-    /// What the bias of a linear layer is drawn from: 0, but as PyTorch does with `torch_linear`.
+    /// The distribution of the bias of a linear layer: 0, or PyTorch's with `torch_linear`.
     pub fn bias(self, spec: &Spec) -> Distribution {
         match self {
             Self::TorchLinear { .. } => Distribution::Uniform { bound: bias::torch_linear_bound(spec.fan_in) },
@@ -614,7 +612,7 @@ impl Scheme {
         }
     }
 
-    /// Root mean square of the entries of a matrix; None for one whose entries are not independent.
+    /// Root mean square of the entries of a matrix; None if they are not independent.
     pub fn std(self, spec: &Spec) -> Option<f64> {
         match self.draw(spec) {
             Draw::Entries(distribution) => Some(distribution.rms(spec.fan_in)),
@@ -623,8 +621,8 @@ impl Scheme {
     }
 }
 
-/// `L^(-1/(2m-2))`, of L residual branches of `layers` = m layers each (arXiv:1901.09321, section 3). Not defined for
-/// m = 1, where it is 1 here: that layer starts at 0 itself.
+/// `L^(-1/(2m-2))` for L residual branches of m = `layers` layers (arXiv:1901.09321, section 3). Undefined for m = 1, where it
+/// is 1 here: that layer starts at 0.
 pub fn fixup_scale(branches: f64, layers: u32) -> f64 {
     match layers {
         0 | 1 => 1.0,
