@@ -1,8 +1,8 @@
-//! Parametrizations: one table from the role of a weight to the factors of its init, forward pass,
-//! learning rate, weight decay and Adam eps.
+//! Parametrizations: one table from the role of a weight to the factors of its init, forward pass, learning rate, weight decay
+//! and Adam eps.
 //!
-//! All but u-muP are relative to a base model: where width and depth equal those of the base, they *are* the standard
-//! parametrization, bit for bit (depth-muP and CompleteP but for the default init, which must not count depth).
+//! All but u-muP are relative to a base model: at its width and depth they equal the standard parametrization bit for bit
+//! (except the default init of depth-muP and CompleteP, which must not depend on depth).
 
 mod operations;
 mod table;
@@ -16,7 +16,7 @@ pub use operations::{BranchFactors, Positions};
 pub use table::Factors;
 pub use unit::{UnitScaling, u_mup_tau};
 
-/// How init, multipliers and learning rates depend on width and depth.
+/// The dependence of init, multipliers and learning rates on width and depth.
 ///
 /// ```toml
 /// parametrization = { kind = "mup", base_width = 64 }
@@ -31,70 +31,68 @@ pub enum Parametrization {
     Mup {
         /// Width at which this equals the standard parametrization. Required.
         base_width: usize,
-        /// Head size of the base model, all that attention's scale counts. Default: `head_dim` where the model sets it,
-        /// as a head size that is the same at every width; else `head_dim * base_width / width`, as the number of heads
-        /// then is.
+        /// Head size of the base model, for the scale of attention. Default: `head_dim` if the model sets it, so that the
+        /// head size is constant over widths; else `head_dim * base_width / width`, so that the number of heads is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
-        /// alpha_output: what the logits are multiplied by at every width, beside the table's factor. A number to tune on the
-        /// base model, as the learning rate is (arXiv:2203.03466, table 2; `output_mult` of microsoft/mup). It is in
-        /// front of the head's bias. Default 1.
+        /// alpha_output: factor of the logits at every width, before the bias of the head and beside the factor of the table.
+        /// It is tuned on the base model, as the learning rate is (arXiv:2203.03466, table 2; `output_mult` of microsoft/mup).
+        /// Default 1.
         #[serde(default = "one")]
         output_multiplier: f64,
-        /// Which of the paper's three equivalent tables. Default `table_8`, the one that ties embeddings.
+        /// One of the three equivalent tables of the paper. Default `table_8`, which supports tied embeddings.
         #[serde(default)]
         form: Form,
     },
-    /// The spectral condition (arXiv:2310.17813, eq. 6 and 7): each matrix and each of its updates has a spectral norm in
-    /// proportion to sqrt(fan_out / fan_in). Init std x `sqrt(1/fan_in) min(1, sqrt(fan_out/fan_in))`, learning rate x
-    /// `1/fan_in` (Adam) or `fan_out/fan_in` (SGD), all over the same of the base model; no multiplier. A token is an input
-    /// of fan_in 1. The limit of a wide model is muP's Table 3; a head that is wider than the stream
-    /// (vocabulary above width) is drawn larger than there.
+    /// The spectral condition (arXiv:2310.17813, eq. 6 and 7): the spectral norm of each matrix and of each of its updates is
+    /// proportional to sqrt(fan_out / fan_in). Relative to the base model, init std ~ `sqrt(1/fan_in) min(1,
+    /// sqrt(fan_out/fan_in))` and learning rate ~ `1/fan_in` (Adam) or `fan_out/fan_in` (SGD); no multipliers. An embedding has
+    /// fan_in 1. Wide models approach table 3 of muP; a head whose vocabulary exceeds the width is drawn larger than there.
     Spectral {
         /// Width at which this equals the standard parametrization. Required.
         base_width: usize,
-        /// As muP's.
+        /// Head size of the base model, as for muP.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
-        /// As muP's.
+        /// Factor of the logits, as for muP. Default 1.
         #[serde(default = "one")]
         output_multiplier: f64,
     },
-    /// depth-muP (arXiv:2310.02244): muP, and with r = layers / base_depth branches x 1/sqrt(r) and Adam learning rate
-    /// inside of them x 1/sqrt(r); SGD's stays. The paper derives it for branches of one layer, and recommends to subtract
-    /// the mean of what a branch writes, which is not done here.
+    /// depth-muP (arXiv:2310.02244): muP, and with r = blocks / base_depth, branches x 1/sqrt(r) and the Adam learning rate of
+    /// their weights x 1/sqrt(r), that of SGD unchanged. The paper derives it for branches of one layer, and recommends to
+    /// subtract the mean of the branch output, which is not done here.
     DepthMup {
-        /// As muP's. Required.
+        /// Width of the base model, as for muP. Required.
         base_width: usize,
-        /// Number of blocks at which depth has no effect. Required.
+        /// Number of blocks of the base model. Required.
         base_depth: usize,
-        /// As muP's.
+        /// Head size of the base model, as for muP.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
-        /// As muP's.
+        /// Factor of the logits, as for muP. Default 1.
         #[serde(default = "one")]
         output_multiplier: f64,
     },
-    /// CompleteP (arXiv:2505.01618, table 1): muP, and with r = layers / base_depth branches x `r^-alpha`, Adam learning
-    /// rate inside of them x `r^(alpha-1)` and Adam eps there x `r^-alpha / m`. SGD, which the paper does not have,
-    /// x `r^(2 alpha - 1)`: the same step, of a gradient that is `r^-alpha` as large.
+    /// CompleteP (arXiv:2505.01618, table 1): muP, and with r = blocks / base_depth, branches x `r^-alpha`, the Adam learning
+    /// rate of their weights x `r^(alpha-1)` and their Adam eps x `r^-alpha / m`. The learning rate of SGD, which the paper
+    /// lacks, is x `r^(2 alpha - 1)`: the same step for gradients x `r^-alpha`.
     CompleteP {
-        /// As muP's. Required.
+        /// Width of the base model, as for muP. Required.
         base_width: usize,
-        /// Number of blocks at which depth has no effect. Required.
+        /// Number of blocks of the base model. Required.
         base_depth: usize,
-        /// As muP's.
+        /// Head size of the base model, as for muP.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         base_head_dim: Option<f64>,
-        /// As muP's.
+        /// Factor of the logits, as for muP. Default 1.
         #[serde(default = "one")]
         output_multiplier: f64,
-        /// From 0.5 to 1. Default 1, at which the learning rate does not depend on depth.
+        /// The exponent alpha, from 0.5 to 1. Default 1, at which learning rates do not depend on depth.
         #[serde(default = "one")]
         alpha: f64,
     },
-    /// u-muP (arXiv:2407.17465): every weight is drawn from N(0, 1), and every operation is scaled so that activations
-    /// and their gradients have size 1 at init. Learning rates are of size 1.
+    /// u-muP (arXiv:2407.17465): every weight is drawn from N(0, 1), and every operation is scaled so that activations and
+    /// their gradients have size 1 at init. Learning rates are of order 1.
     UMup(UnitScaling),
 }
 
@@ -102,25 +100,23 @@ const fn one() -> f64 {
     1.0
 }
 
-/// The tables of muP that train alike (arXiv:2203.03466, tables 8, 3 and 9; `lemma J.1`): a weight can be drawn and
-/// stepped theta times larger if what it writes is divided by theta. Norm gains, biases and scalars are in all of them as in
-/// table 8.
+/// The equivalent tables of muP (arXiv:2203.03466, tables 8, 3 and 9; lemma J.1): a weight can be theta times larger, with
+/// steps theta times larger, if its output is divided by theta. Norm gains, biases and scalars are always as in table 8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Form {
-    /// Logits x 1/m, output weights as wide as the base's: microsoft/mup's.
+    /// Logits x 1/m, output weights as in the base model: the table of microsoft/mup.
     #[default]
     #[serde(rename = "table_8")]
     Table8,
     /// No multiplier; output weights x 1/m.
     #[serde(rename = "table_3")]
     Table3,
-    /// Embeddings x sqrt(m), logits x 1/sqrt(m), and all weights x 1/sqrt(m): SGD has the same learning rate
-    /// everywhere.
+    /// Embeddings x sqrt(m), logits x 1/sqrt(m), all weights x 1/sqrt(m): SGD has one learning rate for all matrices.
     #[serde(rename = "table_9")]
     Table9,
 }
 
-/// The sizes of a model that a parametrization asks for.
+/// The sizes of a model on which a parametrization depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Width of the stream.
@@ -131,12 +127,12 @@ pub struct Shape {
     pub blocks: usize,
 }
 
-/// How an optimizer's step depends on the size of the gradient.
+/// The dependence of an optimizer step on the size of the gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Update {
     /// The step is proportional to the gradient (SGD).
     Proportional,
-    /// The step does not depend on the gradient's size (Adam, AdamW, Lion).
+    /// The step does not depend on the size of the gradient (Adam, AdamW, Lion).
     Normalized,
 }
 
@@ -156,12 +152,12 @@ impl Variant for Parametrization {
             ),
             Self::DepthMup { .. } => (
                 "depth_mup",
-                "mup, r = layers / base_depth: branches / sqrt(r), Adam lr of their weights / sqrt(r)",
+                "mup, r = blocks / base_depth: branches / sqrt(r), Adam lr of their weights / sqrt(r)",
                 "arXiv:2310.02244",
             ),
             Self::CompleteP { .. } => (
                 "complete_p",
-                "mup, r = layers / base_depth: branches r^-alpha, Adam lr of their weights r^(alpha-1), eps r^-alpha / m",
+                "mup, r = blocks / base_depth: branches r^-alpha, Adam lr of their weights r^(alpha-1), eps r^-alpha / m",
                 "arXiv:2505.01618 table 1",
             ),
             Self::UMup(_) => (
@@ -200,7 +196,7 @@ impl Variant for Parametrization {
 }
 
 impl Parametrization {
-    /// muP by table 8, with as many heads at every width.
+    /// muP by table 8, with the same number of heads at every width.
     pub const fn mup(base_width: usize) -> Self {
         Self::Mup { base_width, base_head_dim: None, output_multiplier: 1.0, form: Form::Table8 }
     }
@@ -210,8 +206,8 @@ impl Parametrization {
         Self::UMup(UnitScaling::ONE)
     }
 
-    /// Standard deviation of the weights where none is chosen: that of u-muP, and GPT's where its 1/sqrt(2L) would count
-    /// depth a second time; None where nothing speaks against another default.
+    /// Default standard deviation of the weights: 1 for u-muP, 0.02 where GPT-2's 1/sqrt(2L) would count depth a second time;
+    /// None if the parametrization does not constrain the default.
     pub fn default_std(self) -> Option<f64> {
         match self {
             Self::UMup(_) => Some(1.0),
@@ -220,7 +216,7 @@ impl Parametrization {
         }
     }
 
-    /// Whether one matrix can be both embedding and head: both are then drawn and stepped alike.
+    /// Whether embedding and head can share one matrix, because both have the same init and learning rate.
     pub fn ties_embeddings(self) -> bool {
         match self {
             Self::Mup { form, .. } => form == Form::Table8,
@@ -229,7 +225,7 @@ impl Parametrization {
         }
     }
 
-    /// With a head size that is the same at every width, unless the base model's is given.
+    /// This parametrization with a head size that is constant over widths, unless `base_head_dim` is given.
     #[must_use]
     pub fn with_constant_head_dim(mut self, head_dim: usize) -> Self {
         if let Some(base) = self.base_head_dim_mut() {
@@ -238,22 +234,22 @@ impl Parametrization {
         self
     }
 
-    /// The width of the base model: that of the model itself where there is none.
+    /// Width of the base model; `width`, the width of the model, if there is none.
     pub fn base_width(self, width: usize) -> usize {
         self.base().map_or(width, |base| base.width)
     }
 
-    /// The number of blocks of the base model: that of the model itself where depth is not counted.
+    /// Number of blocks of the base model; `blocks`, those of the model, if depth has no effect.
     pub fn base_depth(self, blocks: usize) -> usize {
         self.base().and_then(|base| base.depth).unwrap_or(blocks)
     }
 
-    /// Whether the size of a branch depends on the number of blocks over that of the base model.
+    /// Whether the size of a branch depends on the number of blocks relative to the base model.
     pub fn counts_depth(self) -> bool {
         self.depth(1).is_some()
     }
 
-    /// Whether a model of `shape` is the base model, at which there is nothing to transfer.
+    /// Whether a model of `shape` is the base model.
     pub fn is_base(self, shape: Shape) -> bool {
         self.base().is_some_and(|base| {
             let same_heads = base.head_dim.is_none_or(|head_dim| head_dim == shape.head_dim as f64);
@@ -261,7 +257,7 @@ impl Parametrization {
         })
     }
 
-    /// Writes out the defaults that depend on the model's shape.
+    /// Fills in the defaults that depend on the shape of the model.
     pub fn resolved(mut self, shape: Shape) -> Self {
         let base_width = self.base_width(shape.width);
         if let Some(head_dim) = self.base_head_dim_mut() {
@@ -270,7 +266,7 @@ impl Parametrization {
         self
     }
 
-    /// The same weight in the base model: the sides that grow with the width shrink to it.
+    /// The same weight in the base model, with the dimensions that grow with the width scaled down.
     pub fn base_spec(self, spec: &Spec, width: usize) -> Spec {
         table::base_spec(self.base_width(width), spec, width)
     }
@@ -280,8 +276,8 @@ impl Parametrization {
         table::factors(self, spec, shape, update)
     }
 
-    /// What the logits are multiplied by at every width, beside the factor of the head: 1 where the parametrization has no
-    /// such setting (u-muP's is [`UnitScaling::loss`]).
+    /// Factor of the logits at every width, beside the factor of the head; 1 if the parametrization has no such setting (u-muP
+    /// has [`UnitScaling::loss`] instead).
     pub fn output_multiplier(self) -> f64 {
         match self {
             Self::Standard {} | Self::UMup(_) => 1.0,
@@ -290,12 +286,12 @@ impl Parametrization {
         }
     }
 
-    /// What a residual branch is multiplied by, in a model of `layers` blocks; u-muP has [`UnitScaling::tau`] instead.
+    /// Multiplier of a residual branch in a model of `blocks` blocks; u-muP has [`UnitScaling::tau`] instead.
     pub(crate) fn branch_multiplier(self, blocks: usize) -> f64 {
         self.depth(blocks).map_or(1.0, |(r, alpha)| r.powf(-alpha))
     }
 
-    /// The scales of operations, under u-muP.
+    /// The multipliers of u-muP, if the parametrization is u-muP.
     pub(crate) fn unit_scaling(self) -> Option<UnitScaling> {
         match self {
             Self::UMup(unit) => Some(unit),
@@ -304,7 +300,7 @@ impl Parametrization {
         }
     }
 
-    /// Number of blocks over that of the base model, and alpha.
+    /// Number of blocks relative to the base model, and alpha.
     fn depth(self, blocks: usize) -> Option<(f64, f64)> {
         let r = |base_depth: usize| blocks as f64 / base_depth as f64;
         match self {
@@ -336,7 +332,7 @@ impl Parametrization {
     }
 }
 
-/// The model that others are relative to.
+/// Sizes of the base model.
 #[derive(Clone, Copy)]
 struct Base {
     width: usize,

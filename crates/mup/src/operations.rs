@@ -1,16 +1,16 @@
-//! The factors of operations that are not those of one weight.
+//! Factors of operations, as opposed to factors of weights.
 
 use crate::{Factors, Parametrization, Shape, Update};
 use unitgain_init::Spec;
 
-/// What adds the position of a token to its embedding.
+/// The position embedding that is added to the token embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {
-    /// A learned table, drawn as the embedding is.
+    /// A learned table, drawn as the token embedding.
     Learned,
-    /// Sines and cosines, of mean square 1/2.
+    /// Sines and cosines, with mean square 1/2.
     Fixed,
-    /// Nothing.
+    /// None is added.
     None,
 }
 
@@ -21,14 +21,14 @@ pub struct BranchFactors {
     pub gain: f64,
     /// Multiplier of the sum.
     pub after: f64,
-    /// Whether the gradient of the branch is multiplied by `gain * after` where the branch begins, and not where it ends
+    /// Whether the gradient of the branch is multiplied by `gain * after` at the input of the branch instead of its output
     /// (arXiv:2407.17465, appendix F).
     pub delayed: bool,
 }
 
 impl Parametrization {
-    /// What the embedding of a token, whose weight is `embedding`, and that of its position are multiplied by before they
-    /// are added. Under u-muP the sum has size 1.
+    /// Factors of the token embedding, whose weight is `embedding`, and of the position embedding before they are added. Under
+    /// u-muP the sum has size 1.
     pub fn inputs(self, embedding: &Spec, shape: Shape, positions: Positions) -> [f64; 2] {
         let Factors { forward, .. } = self.factors(embedding, shape, Update::Normalized);
         match (self, positions) {
@@ -39,8 +39,8 @@ impl Parametrization {
         }
     }
 
-    /// What attention logits `q.k` are multiplied by: `sqrt(base_head_dim) / head_dim`, which is `1 / sqrt(head_dim)` without a
-    /// base model, and `attention / head_dim` under u-muP.
+    /// Factor of the attention logits `q.k`: `sqrt(base_head_dim) / head_dim`, which is `1 / sqrt(head_dim)` without a base
+    /// model; `attention / head_dim` under u-muP.
     pub fn attention_logits(self, shape: Shape) -> f64 {
         let head_dim = shape.head_dim as f64;
         if let Self::UMup(unit) = self {
@@ -50,7 +50,7 @@ impl Parametrization {
         (base_head_dim / head_dim).sqrt() / head_dim.sqrt()
     }
 
-    /// What attention's average of values over `time` tokens is multiplied by: 1, but under u-muP 1 over its size.
+    /// Factor of attention's weighted average of values over `time` tokens: 1, or under u-muP 1 over its size.
     pub fn attention_output(self, shape: Shape, time: usize) -> f64 {
         match self.unit_scaling() {
             Some(unit) => 1.0 / unit.attention_size(shape.head_dim, time),
@@ -58,8 +58,8 @@ impl Parametrization {
         }
     }
 
-    /// What the input of an MLP's activation and its output are multiplied by: 1, but under u-muP its own multiplier and what
-    /// brings the output to size 1, which `unit_gain` gives for a multiplier of a standard normal input.
+    /// Factors of the input and the output of the MLP's activation: 1, or under u-muP its multiplier, and the factor that
+    /// brings the output to size 1, `unit_gain(multiplier)` for a standard normal input.
     pub fn activation(self, unit_gain: impl FnOnce(f64) -> f64) -> [f64; 2] {
         match self.unit_scaling() {
             Some(unit) => [unit.activation, unit_gain(unit.activation)],
@@ -67,7 +67,7 @@ impl Parametrization {
         }
     }
 
-    /// How branch `index` (from 0; even ones are attention) of `layers` blocks is joined to the stream.
+    /// Factors of the residual connection of branch `index` (from 0; attention if even) in a model of `blocks` blocks.
     pub fn branch(self, index: usize, blocks: usize) -> BranchFactors {
         match self.unit_scaling() {
             Some(unit) => {
@@ -78,8 +78,8 @@ impl Parametrization {
         }
     }
 
-    /// Whether weights and activations are of size 1 by the factors of operations, as under u-muP: every weight is drawn from
-    /// N(0, 1), the residual connection is its own, and learning rates are of size 1.
+    /// Whether the parametrization is u-muP: every weight is drawn from N(0, 1), operations are scaled, residual connections
+    /// have factors of their own, and learning rates are of order 1.
     pub fn is_unit_scaled(self) -> bool {
         self.unit_scaling().is_some()
     }

@@ -1,22 +1,20 @@
-//! The table.
-
 use crate::{Form, Parametrization, Shape, Update};
 use unitgain_init::{Role, Spec};
 
-/// What the settings of one weight are multiplied by.
+/// The factors that a parametrization gives one weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factors {
-    /// Standard deviation at init.
+    /// Factor of the standard deviation at init.
     pub init: f64,
-    /// The weight itself, in the forward pass.
+    /// Factor of the weight in the forward pass.
     pub forward: f64,
-    /// The gradient that the layer hands on to its input, beside the true one.
+    /// Factor of the gradient of the layer's input, beside `forward`.
     pub backward: f64,
-    /// Learning rate.
+    /// Factor of the learning rate.
     pub lr: f64,
-    /// Weight decay, where a step subtracts `lr * decay * w`.
+    /// Factor of the weight decay, where a step subtracts `lr * decay * w`.
     pub decay: f64,
-    /// Adam's eps.
+    /// Factor of Adam's eps.
     pub eps: f64,
 }
 
@@ -24,16 +22,16 @@ impl Factors {
     pub(crate) const ONE: Self = Self { init: 1.0, forward: 1.0, backward: 1.0, lr: 1.0, decay: 1.0, eps: 1.0 };
 }
 
-/// What of a weight grows with the width.
+/// The dimensions of a weight that grow with the width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Class {
-    /// A matrix whose fan_out grows.
+    /// A matrix with growing fan_out.
     Input,
-    /// A matrix both of whose sides grow.
+    /// A matrix with growing fan_in and fan_out.
     Hidden,
-    /// A matrix whose fan_in grows.
+    /// A matrix with growing fan_in.
     Output,
-    /// A vector that has grown so many times.
+    /// A vector, and its length relative to the base model.
     Vector(f64),
 }
 
@@ -44,11 +42,11 @@ fn class(spec: &Spec, m: f64, shape: Shape, base_head_dim: Option<f64>) -> Class
         Role::Head => Class::Output,
         role if role.is_hidden() => Class::Hidden,
         Role::Statistic => Class::Vector(1.0),
-        // The head's, of as many entries as there are tokens.
+        // The bias of the head has one entry for each token id.
         Role::Bias if spec.block.is_none() => Class::Vector(1.0),
-        // A scalar, as ScaleNorm's g or ReZero's alpha.
+        // A scalar, such as ScaleNorm's g or ReZero's alpha.
         Role::Norm | Role::QkNorm | Role::Scale if spec.fan_out == 1.0 => Class::Vector(1.0),
-        // As many as there are heads.
+        // One entry for each head.
         Role::HeadScale => Class::Vector(base_head_dim.map_or(1.0, |base| m * base / head_dim)),
         Role::QkNorm => Class::Vector(base_head_dim.map_or(m, |base| head_dim / base)),
         _ => Class::Vector(m),
@@ -93,8 +91,8 @@ fn of_table(parametrization: Parametrization, spec: &Spec, shape: Shape, update:
     }
 }
 
-/// Weight decay is coupled (a step subtracts `lr * decay * w`), so a decay is divided by what the width multiplies its
-/// learning rate by, as microsoft/mup 1.0.0 does.
+/// The table of muP. Weight decay is coupled (a step subtracts `lr * decay * w`), so it is divided by the factor of the
+/// learning rate, as in microsoft/mup 1.0.0.
 fn mup(class: Class, form: Form, m: f64, update: Update) -> Factors {
     let table_8 = {
         let (init, forward) = match class {
@@ -120,8 +118,8 @@ fn mup(class: Class, form: Form, m: f64, update: Update) -> Factors {
 }
 
 impl Factors {
-    /// Inside a branch of r times as many, each `r^-alpha` as large: so are its gradients, and all branches have to add up
-    /// to the same change.
+    /// The factors of a weight in one of r times as many branches, each x `r^-alpha`. Its gradients are x `r^-alpha` too, and
+    /// the changes of all branches have to add up to the same.
     fn in_depth(self, spec: &Spec, (r, alpha): (f64, f64), update: Update) -> Self {
         let lr = match update {
             _ if spec.block.is_none() => 1.0,
@@ -131,8 +129,8 @@ impl Factors {
         Self { lr: self.lr * lr, ..self }
     }
 
-    /// The weight `theta` times as large and what it writes divided by theta: gradients are 1/theta as large, and a step
-    /// has to be theta times as large.
+    /// The equivalent factors with the weight x `theta` and its output / `theta`: gradients are / `theta`, and steps have to be
+    /// x `theta`.
     fn shifted(self, theta: f64, update: Update) -> Self {
         let step = match update {
             Update::Normalized => theta,
@@ -168,9 +166,9 @@ fn spectral(class: Class, spec: &Spec, base: &Spec, update: Update) -> Factors {
     Factors { init, lr, decay: 1.0 / lr, ..Factors::ONE }
 }
 
-/// As the authors' package 0.3.5: the learning rate of an embedding counts its width as fan_in, which muP does not, and SGD has
-/// the rule of its `readout_constraint = "to_output_scale"`. The gradients of head and MLP go on as if their multipliers were
-/// 1/sqrt(fan_out): both matrices of an MLP together as if they were not.
+/// The table of u-muP, as in the authors' package 0.3.5: the learning rate of an embedding takes its width for fan_in, unlike
+/// muP, and SGD follows `readout_constraint = "to_output_scale"`. Input gradients of head and MLP are computed with the
+/// multiplier 1/sqrt(fan_out); the changes of both matrices of an MLP cancel.
 fn u_mup(spec: &Spec, loss: f64, shape: Shape, update: Update) -> Factors {
     let fan_in = if spec.role == Role::Embedding { spec.fan_out } else { spec.fan_in };
     let (forward, backward) = match spec.role {

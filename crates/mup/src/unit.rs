@@ -1,19 +1,19 @@
 use serde::{Deserialize, Serialize};
 
-/// u-muP's own multipliers, all 1 by default, and the scales of its operations that follow from them (arXiv:2407.17465,
-/// appendix B and F).
+/// The multipliers of u-muP, all 1 by default, which determine the scales of its operations (arXiv:2407.17465, appendix B and
+/// F).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnitScaling {
-    /// alpha_ffn-act: what the MLP's activation reads is multiplied by.
+    /// alpha_ffn-act: factor of the input of the MLP's activation.
     pub activation: f64,
-    /// alpha_attn-softmax: `q.k` is multiplied by this over head_dim.
+    /// alpha_attn-softmax: the factor of `q.k` is this over head_dim.
     pub attention: f64,
-    /// alpha_res: what all branches add up to, in units of the embedding.
+    /// alpha_res: size of the sum of all branches, relative to the embedding.
     pub residual: f64,
-    /// alpha_res-attn-ratio: of what attention adds to what MLPs add.
+    /// alpha_res-attn-ratio: size of the sum of attention branches, relative to the sum of MLP branches.
     pub residual_attention_ratio: f64,
-    /// alpha_loss-softmax: logits are multiplied by.
+    /// alpha_loss-softmax: factor of the logits.
     pub loss: f64,
 }
 
@@ -39,27 +39,25 @@ impl UnitScaling {
         ]
     }
 
-    /// tau of branch `index` (from 0; even ones are attention) of `layers` blocks: the stream becomes
+    /// tau of branch `index` (from 0; attention if even) in a model of `blocks` blocks: the stream becomes
     /// `(x + tau f) / sqrt(1 + tau^2)`.
     pub fn tau(self, index: usize, blocks: usize) -> f64 {
         u_mup_tau(index, blocks, self.residual, self.residual_attention_ratio)
     }
 
-    /// What the output of causal attention over `time` tokens is divided by to have size 1: between `sqrt(ln(time) / time)`,
-    /// of uniform weights, and 1, of a single one, by how large the logits are (appendix B, as the authors' package
-    /// fits it).
+    /// Size of the output of causal attention over `time` tokens, between `sqrt(ln(time) / time)` for uniform weights and 1 for
+    /// one-hot weights, by the size of the logits (appendix B, as fitted in the authors' package).
     pub fn attention_size(self, head_dim: usize, time: usize) -> f64 {
-        // Of a single token there is nothing to average.
+        // ln(time) / time decreases only from e on.
         let time = (time as f64).max(std::f64::consts::E);
         let sharp = 1.0 / (1.0 + 4.0 * head_dim as f64 / (self.attention * self.attention));
         (time.ln() / time).powf(0.5 * (1.0 - sharp))
     }
 }
 
-/// u-muP's tau of branch `index` (from 0; even ones are attention) of `layers` blocks (arXiv:2407.17465,
-/// appendix F): the stream becomes `x / sqrt(1 + tau^2) + f(x) tau / sqrt(1 + tau^2)`. `alpha` is what
-/// all branches of one kind add up to at the end, in units of the embedding, `ratio` that of attention to MLP; both
-/// are 1 by default.
+/// tau of u-muP for branch `index` (from 0; attention if even) in a model of `blocks` blocks (arXiv:2407.17465, appendix F): the
+/// stream becomes `x / sqrt(1 + tau^2) + f(x) tau / sqrt(1 + tau^2)`. `alpha` is the size of the sum of all branches of one
+/// kind, relative to the embedding, `ratio` that of attention relative to MLP.
 pub fn u_mup_tau(index: usize, blocks: usize, alpha: f64, ratio: f64) -> f64 {
     let mlp = alpha * (2.0 / (1.0 + ratio * ratio)).sqrt();
     let attention = ratio * mlp;
