@@ -135,22 +135,22 @@ fn combinations_are_refused_or_warned_of() {
     let mut met = Vec::new();
     for config in refused {
         let problem = config.plan(16).unwrap_err().to_string();
-        let rule = COMBINATIONS
+        let combination = COMBINATIONS
             .iter()
             .find(|r| problem.contains(r.pair) && problem.contains(r.fix))
             .unwrap_or_else(|| panic!("{problem}"));
-        assert_eq!(rule.severity, Severity::Refuse);
-        met.push(rule.pair);
+        assert_eq!(combination.severity, Severity::Refuse);
+        met.push(combination.pair);
     }
     for config in warned {
-        let rules = config.plan(16).unwrap().warnings();
-        assert_eq!(rules.len(), 1, "{config:?}");
-        met.push(rules[0].pair);
+        let warnings = config.plan(16).unwrap().warnings();
+        assert_eq!(warnings.len(), 1, "{config:?}");
+        met.push(warnings[0].pair);
     }
     met.sort_unstable();
     let mut all: Vec<_> = COMBINATIONS.iter().map(|r| r.pair).collect();
     all.sort_unstable();
-    assert_eq!(met, all, "every rule has a case here");
+    assert_eq!(met, all, "every combination has a case here");
     assert!(tiny().plan(16).unwrap().warnings().is_empty() && deep().plan(16).unwrap().warnings().is_empty());
 }
 
@@ -159,9 +159,10 @@ fn combinations_are_refused_or_warned_of() {
 fn the_docs_print_the_table() {
     let mut table = String::from("| settings | what happens | why | instead |\n|---|---|---|---|\n");
     for severity in [Severity::Refuse, Severity::Warn] {
-        for rule in COMBINATIONS.iter().filter(|rule| rule.severity == severity) {
+        for combination in COMBINATIONS.iter().filter(|combination| combination.severity == severity) {
             let happens = if severity == Severity::Refuse { "refused" } else { "warning" };
-            writeln!(table, "| {} | {happens} | {} | {} |", rule.pair, rule.reason, rule.fix).unwrap();
+            writeln!(table, "| {} | {happens} | {} | {} |", combination.pair, combination.reason, combination.fix)
+                .unwrap();
         }
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/combinations.md");

@@ -1,30 +1,30 @@
 use unitgain_variant::Fault;
 
-/// What is wrong with a model's configuration.
+/// An error in a configuration or in loaded weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
-    /// One value is out of range, or two values do not fit.
+    /// A value is out of range, or does not fit another value.
     #[error("model.{0}")]
     Value(Fault),
     /// Two settings exclude each other (one of [`COMBINATIONS`](crate::COMBINATIONS)).
     #[error("model: {pair} cannot be combined: {reason}. {fix}")]
     Combination {
-        /// The settings.
+        /// The two settings.
         pair: &'static str,
-        /// Why not.
+        /// Reason for the refusal.
         reason: &'static str,
-        /// What to do instead.
+        /// Settings to use instead.
         fix: &'static str,
     },
-    /// Tensors are not those of the model.
+    /// Loaded tensors are not the weights of the model.
     #[error("the weights do not fit the model: {}", few(.problems))]
     Weights {
-        /// What is missing, unknown, or of another shape.
+        /// Paths that are missing, unknown, or of another shape.
         problems: Vec<String>,
     },
 }
 
-/// The first few of many, as a message lists them.
+/// The first 8 items, joined for a message, and the number of the others.
 pub fn few(all: &[String]) -> String {
     let shown = all.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
     match all.len() {

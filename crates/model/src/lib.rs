@@ -1,9 +1,7 @@
-//! A decoder-only Transformer whose norm placement, residual scaling, init and parametrization are
-//! values.
+//! A decoder-only Transformer whose norm placement, residual scaling, init and parametrization are values.
 //!
-//! [`ModelConfig::build`] returns a [`Transformer`] and its [`ParamTable`], which says for every
-//! parameter what it is for, how it was drawn, and what its learning rate, weight decay and eps are
-//! multiplied by. This is the only crate that knows all four axes.
+//! [`ModelConfig::build`] returns a [`Transformer`] and its [`ParamTable`] with the role, init and factors of learning rate,
+//! weight decay and eps of every parameter. This is the only crate that knows all four axes.
 //!
 //! ```
 //! use burn::tensor::{Device, Int, Tensor};

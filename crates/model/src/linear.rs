@@ -6,21 +6,20 @@ use burn::tensor::Tensor;
 use unitgain_norms::weight::WeightNorm;
 use unitgain_residual::two_way;
 
-/// `y = multiplier (x N(W)) + b`, with W of shape `[fan_in, fan_out]`. Made by
+/// `y = multiplier (x N(W)) + b`, with W of shape `[fan_in, fan_out]` and N its weight norm. Made by
 /// [`Builder::linear`](crate::weights::Builder::linear).
 #[derive(Module, Debug)]
 pub struct Linear {
     weight: Param<Tensor<2>>,
     bias: Option<Param<Tensor<1>>>,
-    /// What the weight becomes before it is used.
     norm: WeightNorm,
-    /// The parametrization's factor of the weight, and that of it which the gradient of the input sees.
     multiplier: f64,
+    /// Multiplier in the gradient of the input.
     backward: f64,
 }
 
 impl Linear {
-    /// `multiplier` is the parametrization's factor in the forward pass, and in that of the gradient of the input.
+    /// A layer with the multipliers of the parametrization in the forward pass and in the gradient of the input.
     pub(crate) fn new(
         weight: Param<Tensor<2>>,
         bias: Option<Param<Tensor<1>>>,
@@ -30,7 +29,7 @@ impl Linear {
         Self { weight, bias, norm, multiplier, backward }
     }
 
-    /// `[rows, fan_out]` of `x`, `[rows, fan_in]`.
+    /// The output, `[rows, fan_out]`, for the input `x`, `[rows, fan_in]`.
     ///
     /// # Panics
     /// If `x` has another width.
@@ -38,7 +37,7 @@ impl Linear {
         self.forward_with(x, None, probe)
     }
 
-    /// `phi(y)`.
+    /// `phi(y)`, phi the activation, if any.
     pub(crate) fn forward_with(&self, x: Tensor<2>, activation: Option<Activation>, probe: &dyn Probe) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
         let ([_, width], [fan_in, _]) = (x.dims(), self.weight.dims());

@@ -10,49 +10,49 @@ pub enum Point {
     Embedding,
     /// The stream after this block.
     Block(usize),
-    /// What the head reads.
+    /// The input of the head.
     FinalNorm,
-    /// What it writes, `[sequences * time, vocabulary]`, f32 and before the soft-cap.
+    /// The output of the head, `[sequences * time, vocabulary]`, f32 and before the softcap.
     Logits,
 }
 
-/// Sees a forward pass from inside. Each method gives back what the pass goes on with: the tensor itself, or
-/// another in its place, which is how a layer is calibrated in the one pass that measures it, and how the gradient of an
-/// activation is read (add a zero that wants a gradient).
+/// An observer of a forward pass. The pass continues with the tensor that a method returns: the given one, or another in its
+/// place, as to calibrate a layer in the pass that measures it, or to read the gradient of an activation by adding a zero that
+/// requires a gradient.
 pub trait Probe {
     /// The stream, `[sequences * time, width]`, or the logits, `[sequences * time, vocabulary]`.
     fn stream(&self, _point: Point, x: Tensor<2>) -> Tensor<2> {
         x
     }
 
-    /// What a branch of this block writes, with its scale, `[sequences * time, width]`.
+    /// The scaled output of a branch, `[sequences * time, width]`.
     fn branch(&self, _block: usize, _branch: Branch, y: Tensor<2>) -> Tensor<2> {
         y
     }
 
-    /// Whether [`Probe::linear`] wants to be called; a linear layer is then not one operation with its activation.
+    /// Whether to call [`Probe::linear`]; linear layers are then not fused with their activations.
     fn sees_layers(&self) -> bool {
         false
     }
 
-    /// The output of the linear layer with this weight, bias included and before its activation. Layers come in the
-    /// order in which they run; a tied head is none.
+    /// The output of the linear layer with this weight, with bias and before the activation. Layers come in the order of
+    /// execution, without a tied head.
     fn linear(&self, _weight: ParamId, y: Tensor<2>) -> Tensor<2> {
         y
     }
 
-    /// Queries and keys of a block, `[sequences, time, heads, head_dim]`, as they are multiplied, and the factor of
-    /// their product.
+    /// Queries and keys of a block, `[sequences, time, heads, head_dim]`, right before their product, and the fixed factor of
+    /// the product.
     fn attention(&self, _block: usize, _q: &Tensor<4>, _k: &Tensor<4>, _scale: f64) {}
 }
 
-/// Sees nothing.
+/// Observes nothing.
 impl Probe for () {}
 
-/// Tells a function of the stream, as [`Transformer::forward_observed`](crate::Transformer::forward_observed) does.
+/// Calls a function with the stream, as [`Transformer::forward_observed`](crate::Transformer::forward_observed) does.
 pub struct Observe<'a>(RefCell<&'a mut OfStream<'a>>);
 
-/// What is told of the stream.
+/// A function of the stream at a point.
 type OfStream<'a> = dyn FnMut(Point, &Tensor<2>) + 'a;
 
 impl<'a> Observe<'a> {

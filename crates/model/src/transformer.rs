@@ -15,33 +15,33 @@ use unitgain_norms::{Norm, NormConfig};
 use unitgain_residual::{Stream, times};
 use unitgain_variant::Fault;
 
-/// A model that a trainer can train: logits of the next token, seen from inside.
+/// A model of the next token that a `Trainer` can train.
 pub trait LanguageModel: Module {
-    /// Logits `[sequences, time, vocabulary]` of the token after each of `tokens`, `[sequences, time]`. `probe` is shown what it asks
-    /// for, as far as the model has it: a model that shows nothing trains too, without what is logged of its stream.
+    /// Logits `[sequences, time, vocabulary]` of the token after each of `tokens`, `[sequences, time]`. The model may call
+    /// `probe`; without the calls, records of training lack the stream.
     fn logits(&self, tokens: Tensor<2, Int>, probe: &dyn Probe) -> Tensor<3>;
 }
 
 /// A decoder-only Transformer. Built by [`Plan::build`].
 ///
-/// Activations are `[batch * time, width]` throughout: a linear layer on three axes would be `batch`
-/// small matrix products instead of one.
+/// Activations are `[sequences * time, width]` throughout, since a linear layer on three axes would be one small matrix
+/// product per sequence.
 #[derive(Module, Debug)]
 pub struct Transformer {
     embedding: Param<Tensor<2>>,
     position: Option<Param<Tensor<2>>>,
-    /// Fixed positions, where they are not learned.
+    /// Fixed position embeddings.
     sinusoids: Option<Tensor<2>>,
     embedding_norm: Norm,
     dropout: Dropout,
     blocks: Vec<Block>,
     final_norm: Norm,
-    /// None where the head is the transposed embedding.
+    /// None if the head is the transposed embedding.
     head: Option<Linear>,
     /// Bias of a tied head, `[vocabulary]`.
     tied_head_bias: Option<Param<Tensor<1>>>,
     head_multiplier: f64,
-    /// What token embeddings and positions are multiplied by, beside `embedding_scale`.
+    /// The parametrization's factors of token and position embeddings, beside `embedding_scale`.
     input_multipliers: [f64; 2],
     /// Learned factor of the token embedding, `[1]`.
     learned_scale: Option<Param<Tensor<1>>>,
@@ -49,17 +49,17 @@ pub struct Transformer {
     logit_softcap: f64,
     /// Whether there is a second stream.
     dual: bool,
-    /// Most tokens in a sequence.
+    /// Largest number of tokens in a sequence.
     context: usize,
     #[module(skip)]
     precision: Precision,
 }
 
 impl ModelConfig {
-    /// [`Plan::build`] of this configuration's plan.
+    /// Plans and builds the model, with random weights.
     ///
     /// # Errors
-    /// As [`ModelConfig::plan`], and if `vocab_size` is not set.
+    /// The errors of [`ModelConfig::plan`], and [`ModelError::Value`] if `vocab_size` is not set.
     pub fn build(&self, seed: u64, device: &Device) -> Result<(Transformer, ParamTable), ModelError> {
         let vocabulary = self.vocab_size.ok_or_else(|| {
             Fault::new("vocab_size", "unset", "must be the number of token ids of the data the model is for")
@@ -69,12 +69,11 @@ impl ModelConfig {
 }
 
 impl Plan {
-    /// Makes the model on `device`, which must be an autodiff device if the model is to be trained. The same seed gives the
-    /// same weights on every device, and two plans draw each matrix that they both have from the same numbers: it differs by
-    /// the ratio of their standard deviations alone.
+    /// Builds the model on `device`, which must be an autodiff device for training. A seed gives the same weights on every
+    /// device. Matrices that two plans share are drawn from the same numbers, scaled by their standard deviations.
     ///
     /// # Errors
-    /// [`ModelError::Weights`] if weights are loaded that are not the model's.
+    /// [`ModelError::Weights`] if the loaded weights do not fit the model.
     pub fn build(&self, source: Source<'_>, device: &Device) -> Result<(Transformer, ParamTable), ModelError> {
         let mut builder = Builder::new(self, source, device);
         let model = Transformer::new(self, &mut builder);
@@ -89,7 +88,7 @@ impl LanguageModel for Transformer {
 }
 
 impl Transformer {
-    /// The model as it is planned.
+    /// The model of a plan, with weights from `builder`.
     pub fn new(plan: &Plan, builder: &mut Builder<'_>) -> Self {
         let (d, context, vocabulary) = (plan.shape.width, plan.context, plan.vocabulary);
         let positions = match plan.position {
@@ -135,7 +134,7 @@ impl Transformer {
 
     /// Logits `[sequences, time, vocabulary]` of the token after each of `tokens`, `[sequences, time]`.
     ///
-    /// On an autodiff model dropout is on; on `model.valid()` it is off and no graph is kept.
+    /// An autodiff model uses dropout; `model.valid()` does not, and keeps no graph.
     ///
     /// # Panics
     /// If a sequence is longer than the context.
@@ -143,27 +142,26 @@ impl Transformer {
         self.run(tokens, None, &())
     }
 
-    /// [`Transformer::forward`], showing the stream, `[sequences * time, width]`, at every [`Point`].
+    /// [`Transformer::forward`], which calls `observe` with the stream, `[sequences * time, width]`, at every [`Point`].
     pub fn forward_observed(&self, tokens: Tensor<2, Int>, observe: &mut dyn FnMut(Point, &Tensor<2>)) -> Tensor<3> {
         self.run(tokens, None, &Observe::new(observe))
     }
 
-    /// [`Transformer::forward`], seen from inside.
+    /// [`Transformer::forward`] with an observer.
     pub fn forward_probed(&self, tokens: Tensor<2, Int>, probe: &dyn Probe) -> Tensor<3> {
         self.run(tokens, None, probe)
     }
 
-    /// [`Transformer::forward`] for tokens that follow those in `cache`, which grows by them. Together
-    /// they must not be more than the context.
+    /// [`Transformer::forward`] for tokens that follow the ones in `cache`, to which they are added.
     ///
     /// # Panics
-    /// If they are.
+    /// If there are more tokens than the context in total.
     pub fn forward_cached(&self, tokens: Tensor<2, Int>, cache: &mut Cache) -> Tensor<3> {
         self.run(tokens, Some(cache), &())
     }
 
-    /// The stack without embedding and head: the norm of the embedding where there is one, the blocks and
-    /// the final norm, on a stream `x`, `[sequences, time, width]`, seen from inside.
+    /// The model without embedding and head: embedding norm, blocks and final norm, for a stream `x`,
+    /// `[sequences, time, width]`.
     ///
     /// # Panics
     /// If `x` has another width than the model.
@@ -173,12 +171,12 @@ impl Transformer {
         self.stream(x, sequences, 0, None, probe).reshape([sequences, time, width])
     }
 
-    /// The same weights, computed with in another precision.
+    /// The model with another precision of the branches.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
 
-    /// The same weights, with another probability of dropout.
+    /// The model with another dropout probability.
     pub fn with_dropout(mut self, dropout: f64) -> Self {
         self.dropout = DropoutConfig::new(dropout).init();
         for block in &mut self.blocks {
@@ -187,7 +185,7 @@ impl Transformer {
         self
     }
 
-    /// What the parametrization multiplies the logits by, as a factor of the head.
+    /// The parametrization's factor of the logits.
     pub fn head_multiplier(&self) -> f64 {
         self.head_multiplier
     }
@@ -222,7 +220,7 @@ impl Transformer {
         logits.reshape([sequences, time, vocab])
     }
 
-    /// From the embedding to what the head reads.
+    /// From the embedding to the input of the head.
     fn stream(
         &self,
         x: Tensor<2>,
@@ -242,7 +240,7 @@ impl Transformer {
         probe.stream(Point::FinalNorm, stream.close(&self.final_norm))
     }
 
-    /// Token and position embedding, `[sequences * time, width]`.
+    /// The sum of token and position embedding, `[sequences * time, width]`.
     fn embed(&self, tokens: Tensor<2, Int>, start: usize) -> Tensor<2> {
         let [sequences, time] = tokens.dims();
         let [of_tokens, of_positions] = self.input_multipliers;

@@ -4,7 +4,7 @@ use unitgain_kernels::kinks;
 use unitgain_norms::weight::activation_gain;
 use unitgain_variant::{About, Variant};
 
-/// The MLP's nonlinearity; the gated kinds multiply it with a second projection.
+/// The activation of the MLP; gated kinds multiply it by a second projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
@@ -44,17 +44,17 @@ impl Activation {
         }
     }
 
-    /// Whether its pieces are watched, so that it has to choose them by [`kinks`]: it is then fused with nothing.
+    /// Whether the activation has a kink and [`kinks`] records or replays choices, so that it cannot be fused.
     pub(crate) fn is_watched(self) -> bool {
-        let has_pieces = match self {
+        let has_kink = match self {
             Self::Relu => true,
             Self::Gelu | Self::GeluTanh | Self::Silu | Self::SwiGlu | Self::GeGlu => false,
         };
-        has_pieces && kinks::are_watched()
+        has_kink && kinks::are_watched()
     }
 
-    /// What restores variance 1 behind the activation, for Scaled Weight Standardization. Of a gated one the
-    /// mean is 0, so that it is the root of the inverse of E[phi(z)^2].
+    /// The factor that restores variance 1 behind the activation, for Scaled Weight Standardization: `1 / std(phi(z))`; for
+    /// gated kinds, whose output has mean 0, `1 / sqrt(E[phi(z)^2])`.
     pub fn gain(self) -> f64 {
         let of = |name| activation_gain(name).unwrap_or(1.0);
         match self {
@@ -66,8 +66,8 @@ impl Activation {
         }
     }
 
-    /// What brings `phi(factor z)` to a mean square of 1, z standard normal; of a gated one `phi(factor z)` times another
-    /// standard normal number.
+    /// The factor that brings `phi(factor z)` to a mean square of 1 for standard normal z; also right for gated kinds, which
+    /// multiply by another standard normal variable.
     pub fn unit_gain(self, factor: f64) -> f64 {
         let phi = match self {
             Self::Relu => Function::Relu {},

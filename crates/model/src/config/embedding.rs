@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use unitgain_variant::{Fault, factor};
 
-/// What the token embedding is multiplied by.
+/// The factor of the token embedding.
 ///
 /// ```toml
 /// embedding_scale = 11.3
@@ -10,14 +10,14 @@ use unitgain_variant::{Fault, factor};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EmbeddingScale {
-    /// A number, as sqrt(d) in arXiv:1706.03762, section 3.4. A number alone stands for it.
+    /// A constant such as sqrt(d) (arXiv:1706.03762, section 3.4), also written as a number alone.
     Constant {
-        /// Required.
+        /// The factor. Required.
         value: f64,
     },
-    /// A learned scalar, as DyT's language models have (arXiv:2503.10622, section 5).
+    /// A learned scalar, as in the language models of DyT (arXiv:2503.10622, section 5).
     Learned {
-        /// Its first value. Default `sqrt(d_model)`, of the base model where there is one.
+        /// Initial value. Default `sqrt(d_model)`, of the base model if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         init: Option<f64>,
     },
@@ -30,7 +30,7 @@ impl From<f64> for EmbeddingScale {
 }
 
 impl EmbeddingScale {
-    /// Refuses settings that are out of range.
+    /// Checks that the settings are in range.
     pub(crate) fn check(self) -> Result<(), Fault> {
         match self {
             Self::Constant { value } => factor("value", value),

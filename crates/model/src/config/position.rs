@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use unitgain_variant::{About, Fault, Variant, require};
 
-/// How the model knows the position of a token.
+/// The position encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Position {
@@ -10,14 +10,14 @@ pub enum Position {
     /// `sin(t / 10000^(2i/d))`, `cos(t / 10000^(2i/d))`, added to the token embedding
     /// (arXiv:1706.03762, section 3.5).
     Sinusoidal {},
-    /// Rotation of queries and keys by `t theta^(-2i/head_dim)` (arXiv:2104.09864, eq. 34), in the
-    /// half-split layout of LLaMA: entry i turns with entry i + head_dim/2.
+    /// Rotation of queries and keys by `t theta^(-2i/head_dim)` (arXiv:2104.09864, eq. 34), in the half-split layout of LLaMA:
+    /// entry i is paired with entry i + head_dim/2.
     Rope {
         /// Base of the frequencies. Default 10000.
         #[serde(default = "default_theta")]
         theta: f64,
     },
-    /// The causal mask alone.
+    /// No encoding beside the causal mask.
     None {},
 }
 

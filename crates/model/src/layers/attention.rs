@@ -11,8 +11,8 @@ use unitgain_init::Role;
 use unitgain_norms::Norm;
 use unitgain_residual::times;
 
-/// Causal self-attention: `softmax(scale q k^T) v` per head, grouped queries (arXiv:2305.13245) where
-/// there are fewer key/value heads than query heads.
+/// Causal self-attention: `softmax(scale q k^T) v` per head, with grouped queries (arXiv:2305.13245) if there are fewer
+/// key/value heads than query heads.
 #[derive(Module, Debug)]
 pub struct Attention {
     query: Linear,
@@ -23,21 +23,21 @@ pub struct Attention {
     value_norm: Norm,
     /// Learned factor of each head's output, `[heads]`.
     head_scale: Option<Param<Tensor<1>>>,
-    /// Before the output projection.
+    /// Norm before the output projection.
     inner_norm: Norm,
-    /// Before the projections, and before the output projection.
+    /// Scalar biases before the projections and before the output projection.
     biases: ScalarBiases,
     rotary: Option<Rotary>,
     heads: usize,
     kv_heads: usize,
-    /// 0 is none.
+    /// Softcap of the logits; 0 for none.
     softcap: f64,
-    /// What its average of values is multiplied by (1 but for u-muP).
+    /// Factor of the weighted average of values (1 except for u-muP).
     output_factor: f64,
 }
 
 impl Attention {
-    /// Attention as it is planned.
+    /// Builds the attention of a plan.
     pub fn new(plan: &AttentionPlan, builder: &mut Builder<'_>) -> Self {
         let BranchPlan { site, gain, writer_gain, weight_norm, .. } = plan.branch;
         let (d, [queries, keys]) = (site.width, plan.widths());
@@ -66,8 +66,7 @@ impl Attention {
         }
     }
 
-    /// What attention writes, `[sequences * time, width]`, of what it reads, `x` of the same shape. With a cache, `x` holds the
-    /// tokens after those in it.
+    /// The output for the input `x`, both `[sequences * time, width]`. With a cache, `x` holds the tokens after the cached ones.
     ///
     /// # Panics
     /// If `x` has another width.
@@ -75,12 +74,12 @@ impl Attention {
         let Pass { start, block, probe, .. } = pass;
         let rows = x.dims()[0];
         let x = self.biases.add(0, x);
-        let turn = |y: Tensor<4>| match &self.rotary {
+        let rotate = |y: Tensor<4>| match &self.rotary {
             Some(rotary) => rotary.forward(y, start),
             None => y,
         };
-        let q = turn(self.qk_norm.query(self.query.forward(x.clone(), probe), sequences, self.heads));
-        let k = turn(self.qk_norm.key(self.key.forward(x.clone(), probe), sequences, self.kv_heads));
+        let q = rotate(self.qk_norm.query(self.query.forward(x.clone(), probe), sequences, self.heads));
+        let k = rotate(self.qk_norm.key(self.key.forward(x.clone(), probe), sequences, self.kv_heads));
         let v = self.value_norm.forward(heads(self.value.forward(x, probe), sequences, self.kv_heads));
         let (k, v) = match cache {
             Some(cache) => cache.extended(k, v),

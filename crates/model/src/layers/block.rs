@@ -15,14 +15,13 @@ pub struct Block {
     attention: Attention,
     around_mlp: Residual,
     mlp: Mlp,
-    /// What both branches are multiplied by, where they share it.
+    /// Learned factor shared by both branches.
     shared_scale: Option<Param<Tensor<1>>>,
     dropout: Dropout,
 }
 
 impl Block {
-    /// A block as it is planned, within its place in the model
-    /// ([`Builder::within_block`](crate::weights::Builder::within_block)).
+    /// Builds the block of a plan; called within [`Builder::within_block`](crate::weights::Builder::within_block).
     pub fn new(plan: &BlockPlan, builder: &mut Builder<'_>) -> Self {
         Self {
             around_attention: builder.residual(&plan.attention.branch),
@@ -34,12 +33,12 @@ impl Block {
         }
     }
 
-    /// The same block with another probability of dropout.
+    /// Sets the dropout of the branches.
     pub(crate) fn set_dropout(&mut self, dropout: &Dropout) {
         self.dropout = dropout.clone();
     }
 
-    /// The stream behind the block. With a cache, the stream holds the tokens after those in it.
+    /// The stream after the block. With a cache, the stream holds the tokens after the cached ones.
     pub fn forward(&self, stream: Stream, pass: Pass<'_>, cache: Option<&mut BlockCache>) -> Stream {
         let Pass { block, precision, probe, .. } = pass;
         let sequences = stream.sequences;

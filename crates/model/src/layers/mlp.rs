@@ -11,25 +11,25 @@ use unitgain_init::Role;
 use unitgain_norms::Norm;
 use unitgain_residual::times;
 
-/// `W_down phi(W_up x)`, or `W_down (phi(W_gate x) * W_up x)` where gated.
+/// `W_down phi(W_up x)`, or `W_down (phi(W_gate x) * W_up x)` if gated.
 #[derive(Module, Debug)]
 pub struct Mlp {
     gate: Option<Linear>,
     up: Linear,
     down: Linear,
-    /// Before the down projection.
+    /// Norm before the down projection.
     inner_norm: Norm,
-    /// Before the up projection, the activation and the down projection.
+    /// Scalar biases before the up projection, the activation and the down projection.
     biases: ScalarBiases,
     #[module(skip)]
     activation: Activation,
-    /// What the activation reads, and what it writes, is multiplied by (1 but for u-muP).
+    /// Factors of the input and the output of the activation (1 except for u-muP).
     #[module(skip)]
     factors: [f64; 2],
 }
 
 impl Mlp {
-    /// An MLP as it is planned.
+    /// Builds the MLP of a plan.
     pub fn new(plan: &MlpPlan, builder: &mut Builder<'_>) -> Self {
         let BranchPlan { site, gain, writer_gain, weight_norm, .. } = plan.branch;
         let (d, d_ff) = (site.width, plan.d_ff);
@@ -47,8 +47,7 @@ impl Mlp {
         }
     }
 
-    /// What the MLP writes, `[rows, width]`, of what it reads, `x` of the same shape; the rows are those of `sequences`
-    /// sequences.
+    /// The output for the input `x`, both `[sequences * time, width]`.
     ///
     /// # Panics
     /// If `x` has another width.

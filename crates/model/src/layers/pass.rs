@@ -2,20 +2,20 @@ use crate::ops::Precision;
 use crate::probe::Probe;
 use burn::tensor::Tensor;
 
-/// What a forward pass is, for the block that it is in.
+/// The state of a forward pass within a block.
 #[derive(Clone, Copy)]
 pub struct Pass<'a> {
     /// Position of the first token.
     pub start: usize,
     /// Index of the block, from 0.
     pub block: usize,
-    /// What branches compute in.
+    /// Precision of the branches.
     pub precision: Precision,
-    /// Sees the pass from inside; `&()` sees nothing.
+    /// Observer of the pass; `&()` observes nothing.
     pub probe: &'a dyn Probe,
 }
 
-/// Keys and values of the tokens a model has seen, for generation.
+/// Keys and values of the tokens seen so far, for generation.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     pub(crate) blocks: Vec<BlockCache>,
@@ -33,7 +33,7 @@ impl Cache {
         self.length
     }
 
-    /// Whether no token was seen.
+    /// Whether no token has been seen.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -44,7 +44,7 @@ impl Cache {
 pub struct BlockCache(Option<(Tensor<4>, Tensor<4>)>);
 
 impl BlockCache {
-    /// Adds the keys and values of further tokens, and gives those of all.
+    /// Appends keys and values of further tokens; returns all keys and values.
     pub(crate) fn extended(&mut self, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let all = match self.0.take() {
             Some((old_k, old_v)) => (Tensor::cat(vec![old_k, k], 1), Tensor::cat(vec![old_v, v], 1)),

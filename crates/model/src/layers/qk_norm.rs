@@ -1,5 +1,3 @@
-//! What happens to queries and keys before their product.
-
 use crate::config::QkNormOver;
 use crate::ops::like;
 use crate::plan::{AttentionPlan, LogitScale};
@@ -14,7 +12,7 @@ use unitgain_norms::Norm;
 pub struct QkNorm {
     query: Norm,
     key: Norm,
-    /// Learned factor of the product, `[1]`, or `[heads]` where each query head has its own.
+    /// Learned factor of the product, `[1]`, or `[heads]` if each query head has its own.
     logit_scale: Option<Param<Tensor<1>>>,
     /// Fixed factor of the product.
     scale: f64,
@@ -23,9 +21,9 @@ pub struct QkNorm {
 }
 
 impl QkNorm {
-    /// The norms and the learned scale of a plan.
+    /// Builds the norms and the learned scale of a plan.
     pub fn new(plan: &AttentionPlan, builder: &mut Builder<'_>) -> Self {
-        // A gain of all heads together grows with the width.
+        // A gain over all heads grows with the width.
         let (role, count) = match plan.qk_norm_over {
             QkNormOver::Head => (Role::QkNorm, [1, 1]),
             QkNormOver::Width => (Role::Norm, [plan.heads, plan.kv_heads]),
@@ -41,8 +39,8 @@ impl QkNorm {
         Self { query, key, logit_scale, scale, over: plan.qk_norm_over }
     }
 
-    /// Queries `[rows, heads * head_dim]` of `sequences` sequences, as `[sequences, time, heads, head_dim]`,
-    /// normalized and times the learned scale.
+    /// Queries, `[sequences * time, heads * head_dim]`, normalized and times the learned scale, as
+    /// `[sequences, time, heads, head_dim]`.
     pub fn query(&self, q: Tensor<2>, sequences: usize, heads: usize) -> Tensor<4> {
         let q = self.normalized(&self.query, q, sequences, heads);
         match &self.logit_scale {
@@ -55,7 +53,7 @@ impl QkNorm {
         }
     }
 
-    /// Keys, as [`QkNorm::query`] without the scale.
+    /// Keys, normalized, as [`QkNorm::query`] without the scale.
     pub fn key(&self, k: Tensor<2>, sequences: usize, heads: usize) -> Tensor<4> {
         self.normalized(&self.key, k, sequences, heads)
     }
@@ -73,7 +71,7 @@ impl QkNorm {
     }
 }
 
-/// `[rows, heads * head_dim]` as `[sequences, time, heads, head_dim]`.
+/// Reshapes `[sequences * time, heads * head_dim]` to `[sequences, time, heads, head_dim]`.
 pub(crate) fn heads(x: Tensor<2>, sequences: usize, heads: usize) -> Tensor<4> {
     let [rows, width] = x.dims();
     x.reshape([sequences, rows / sequences, heads, width / heads])

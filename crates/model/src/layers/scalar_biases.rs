@@ -4,15 +4,14 @@ use crate::weights::Builder;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
-/// Fixup's learned scalars, each added to what a layer or an activation of a branch reads; none in other
-/// branches.
+/// The scalar biases of Fixup, each added to the input of a layer or an activation of a branch; none with other scales.
 #[derive(Module, Debug)]
 pub(crate) struct ScalarBiases {
     values: Vec<Param<Tensor<1>>>,
 }
 
 impl ScalarBiases {
-    /// `count` of them, where the scale of the branch has them.
+    /// `count` biases if the scale of the branch has scalar biases, else none.
     pub(crate) fn new(branch: &BranchPlan, count: usize, builder: &mut Builder<'_>) -> Self {
         let count = if branch.scale.has_scalar_biases() { count } else { 0 };
         Self { values: (0..count).map(|_| builder.scalar(0.0, branch.scale.lr_factor())).collect() }
@@ -23,7 +22,7 @@ impl ScalarBiases {
         self.values.is_empty()
     }
 
-    /// `x` with the bias of this index.
+    /// `x` plus the bias of this index, if any.
     pub(crate) fn add(&self, index: usize, x: Tensor<2>) -> Tensor<2> {
         match self.values.get(index) {
             Some(bias) => {

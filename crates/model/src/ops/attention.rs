@@ -4,9 +4,9 @@ use super::precision::{cast, like};
 use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Bool, DType, Tensor, activation, module};
 
-/// `softmax(cap(scale q k^T)) v` of `q`, `[sequences, time, heads, head_dim]`, and `k` and `v`, `[sequences, time, kv_heads,
-/// head_dim]`, in the layout of `q`; `cap(z) = softcap tanh(z / softcap)`, and `softcap` 0 is none. Queries are the last of
-/// the times that the keys have.
+/// Causal attention `softmax(cap(scale q k^T)) v` with `cap(z) = softcap tanh(z / softcap)`, or no cap for `softcap` 0. `q` and
+/// the result are `[sequences, time, heads, head_dim]`; `k` and `v` `[sequences, time, kv_heads, head_dim]`, with at least as
+/// many times, the last of which are those of the queries.
 pub(crate) fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, scale: f64, softcap: f64) -> Tensor<4> {
     #[cfg(feature = "flex")]
     if let Some(y) = fused::attention(&q, &k, &v, scale, softcap) {
@@ -20,7 +20,7 @@ pub(crate) fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, scale: f64, so
     if q.dtype() == DType::F32 {
         return module::attention(q, k, v, None, None, options).swap_dims(1, 2);
     }
-    // The softmax of a low precision, which burn's own attention takes in that precision, is taken in f32.
+    // In low precision burn's attention computes the softmax in that precision; here it is computed in f32.
     let ([.., queries, _], [.., keys, _]) = (q.dims(), k.dims());
     let logits = cast(q.clone().matmul(k.transpose()), DType::F32) * scale;
     let logits = match options.softcap {
@@ -32,7 +32,7 @@ pub(crate) fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, scale: f64, so
     like(weights, &q).matmul(v).swap_dims(1, 2)
 }
 
-/// `[sequences, kv_heads, time, head_dim]` with each head repeated for the queries of its group.
+/// `[sequences, kv_heads, time, head_dim]` with each head repeated for the query heads of its group.
 fn per_query(x: Tensor<4>, heads: usize) -> Tensor<4> {
     let [sequences, kv_heads, time, head_dim] = x.dims();
     if heads == kv_heads {

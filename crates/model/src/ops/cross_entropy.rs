@@ -4,8 +4,8 @@ use burn::tensor::{Int, Tensor, activation};
 
 /// Mean cross-entropy in nats, of shape `[1]`.
 ///
-/// `logits` are `[sequences, time, vocabulary]`, `targets` `[sequences, time]`. With `weights`, also
-/// `[sequences, time]`, the mean is weighted: a position of weight 0 is not asked for.
+/// `logits` are `[sequences, time, vocabulary]`, `targets` `[sequences, time]`. With `weights`, `[sequences, time]`, the mean
+/// is weighted.
 pub fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>, weights: Option<Tensor<2>>) -> Tensor<1> {
     let [sequences, time, vocabulary] = logits.dims();
     let rows = sequences * time;

@@ -1,5 +1,3 @@
-//! A linear layer and its activation, fused where the backend and the type allow it.
-
 #[cfg(feature = "flex")]
 use super::fused;
 use super::precision::like;
@@ -32,7 +30,7 @@ pub(crate) fn activate(x: Tensor<2>, phi: Activation) -> Tensor<2> {
     }
     match phi {
         Activation::Relu => kinks::relu(x),
-        // From erf: the backward pass of burn's gelu is the tanh approximation on some backends.
+        // From erf, because the backward pass of burn's gelu is the tanh approximation on some backends.
         Activation::Gelu | Activation::GeGlu => x.clone() * ((x / std::f64::consts::SQRT_2).erf() + 1.0) * 0.5,
         Activation::GeluTanh => activation::gelu_approximate(x),
         Activation::Silu | Activation::SwiGlu => activation::silu(x),

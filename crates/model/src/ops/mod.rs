@@ -1,5 +1,5 @@
-//! Operations on tensors. Where the CPU backend has one as a single node ([`fused`]) it is tried first; what stands below the
-//! attempt composes the same from tensors, for other backends and types, and is its specification.
+//! Operations on tensors. Each first tries a single node of the CPU backend ([`fused`]); the composed form below defines the
+//! operation and runs on other backends and types.
 
 mod attention;
 mod cross_entropy;

@@ -1,20 +1,20 @@
 use burn::tensor::{DType, FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// What the branches and the head compute in. Weights, their gradients and moments, the stream, the norms, the
-/// softmax and the loss are f32 in any case, so that what residual scaling does to the stream is not rounded away.
+/// The precision of the branches and the head. Weights, gradients, optimizer states, stream, norms, softmax and loss are
+/// always f32, so that the effect of residual scaling on the stream is not rounded away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// f32 throughout.
     #[default]
     F32,
-    /// Matrix products, activations and what lies between them in bf16, as PyTorch's autocast has it.
+    /// Matrix products, activations and the operations between them in bf16, as with PyTorch's autocast.
     Bf16,
 }
 
 impl Precision {
-    /// The type of a branch.
+    /// The element type of a branch.
     pub fn dtype(self) -> DType {
         match self {
             Self::F32 => DType::F32,
@@ -22,23 +22,23 @@ impl Precision {
         }
     }
 
-    /// What a branch reads.
+    /// Casts the input of a branch.
     pub(crate) fn enter<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         cast(x, self.dtype())
     }
 
-    /// What it writes.
+    /// Casts the output of a branch.
     pub(crate) fn leave<const D: usize>(self, y: Tensor<D>) -> Tensor<D> {
         cast(y, DType::F32)
     }
 }
 
-/// A weight or table in the type of the tensor that it meets.
+/// `w` in the element type of `x`.
 pub(crate) fn like<const D: usize, const E: usize>(w: Tensor<D>, x: &Tensor<E>) -> Tensor<D> {
     cast(w, x.dtype())
 }
 
-/// `x` in another type; no operation where it has it.
+/// `x` in the type `dtype`; no operation if it has that type.
 pub(crate) fn cast<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
     if x.dtype() == dtype { x } else { x.cast(FloatDType::from(dtype)) }
 }

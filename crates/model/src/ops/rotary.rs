@@ -14,7 +14,7 @@ pub(crate) fn sinusoids(context: usize, width: usize, device: &Device) -> Tensor
     Tensor::from_data(TensorData::new(table, [context, width]), device)
 }
 
-/// Rotary embedding: cosines and sines of every position, each `[context, head_dim / 2]`.
+/// Rotary embedding, with cosines and sines of every position, each `[context, head_dim / 2]`.
 #[derive(Module, Debug)]
 pub(crate) struct Rotary {
     cos: Tensor<2>,
@@ -33,7 +33,7 @@ impl Rotary {
         Self { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
-    /// Turns `x`, `[sequences, time, heads, head_dim]`, whose first position is `start`.
+    /// Rotates `x`, `[sequences, time, heads, head_dim]`, whose first position is `start`.
     pub(crate) fn forward(&self, x: Tensor<4>, start: usize) -> Tensor<4> {
         #[cfg(feature = "flex")]
         if let Some(y) = fused::rotary(&x, &self.cos, &self.sin, start) {

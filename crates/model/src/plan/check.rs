@@ -1,17 +1,17 @@
-//! What each value of a configuration must be.
+//! Checks of single values of a configuration.
 
 use super::{AttentionPlan, Plan};
 use crate::config::{AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position, QkNormOver};
 use unitgain_norms::NormConfig;
 use unitgain_variant::{Fault, Variant, require};
 
-/// Largest size of anything: far above what can be trained, far below what overflows.
+/// Largest value of any size: far above what can be trained, far below overflow.
 const MOST: usize = 1 << 20;
-/// Most ranges of blocks with settings of their own: each is looked through for every block.
+/// Largest number of `[[model.block]]` ranges, all of which are searched for every block.
 const MOST_RANGES: usize = 500;
-/// Most blocks: each has a plan of its own before any weight is made.
+/// Largest number of blocks, each of which has a plan before any weight is made.
 const MOST_BLOCKS: usize = 1 << 16;
-/// Most parameters: 64 GB of weights, before gradients and optimizer.
+/// Largest number of parameters: 64 GB of weights, without gradients and optimizer.
 const MOST_PARAMETERS: f64 = 1.6e10;
 
 impl ModelConfig {
@@ -66,7 +66,7 @@ impl ModelConfig {
         kinds.into_iter().try_for_each(|(key, checked)| checked.map_err(|fault| fault.below(key)))
     }
 
-    /// That every norm fits what it normalizes.
+    /// Checks that every norm can normalize its input.
     pub(super) fn check_widths(&self, plan: &Plan) -> Result<(), Fault> {
         let fits = |key: &str, norm: NormConfig, width: usize| match norm {
             NormConfig::LayerNorm { .. } if width == 1 => {
@@ -132,7 +132,7 @@ impl ModelConfig {
 }
 
 impl Plan {
-    /// The matrices alone, before any memory is asked for.
+    /// Checks the number of parameters of the matrices, before any memory is allocated.
     pub(super) fn check_parameters(&self) -> Result<(), Fault> {
         let parameters = self.weights() as f64;
         let problem = format!("makes a model of {parameters:.1e} parameters, more than {MOST_PARAMETERS:.0e}");

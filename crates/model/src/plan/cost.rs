@@ -1,4 +1,4 @@
-//! What a model costs.
+//! Parameters, operations and memory of a model.
 
 use super::{AttentionPlan, BlockPlan, MlpPlan, Plan};
 use crate::config::Position;
@@ -6,24 +6,24 @@ use crate::ops::Precision;
 use unitgain_norms::NormConfig;
 use unitgain_residual::ScaleConfig;
 
-/// What a forward pass is computed with.
+/// The execution mode of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compute {
     /// Whether attention, linear layers and activations are fused.
     pub fused: bool,
-    /// Whether the norms that have a kernel are.
+    /// Whether layer_norm and rms_norm are fused.
     pub fused_norms: bool,
-    /// What branches compute in.
+    /// Precision of the branches.
     pub precision: Precision,
 }
 
 impl AttentionPlan {
-    /// Width of all queries, and of all keys.
+    /// Widths of all query heads and of all key heads.
     pub fn widths(&self) -> [usize; 2] {
         [self.heads * self.head_dim, self.kv_heads * self.head_dim]
     }
 
-    /// Number of elements of its matrices.
+    /// Number of elements of the matrices.
     pub fn weights(&self) -> usize {
         let [queries, keys] = self.widths();
         2 * self.branch.site.width * (queries + keys)
@@ -31,12 +31,12 @@ impl AttentionPlan {
 }
 
 impl MlpPlan {
-    /// Number of its matrices.
+    /// Number of matrices.
     pub fn matrices(&self) -> usize {
         if self.activation.is_gated() { 3 } else { 2 }
     }
 
-    /// Number of elements of its matrices.
+    /// Number of elements of the matrices.
     pub fn weights(&self) -> usize {
         self.matrices() * self.branch.site.width * self.d_ff
     }
@@ -48,26 +48,26 @@ impl Plan {
         self.blocks.iter().map(|block| block.attention.weights() + block.mlp.weights()).sum()
     }
 
-    /// Number of elements of embedding, positions and head.
+    /// Number of elements of embedding, position table and head.
     pub fn table_weights(&self) -> usize {
         let tokens = self.vocabulary * if self.tie_embeddings { 1 } else { 2 };
         let positions = if self.position == (Position::Learned {}) { self.context } else { 0 };
         self.shape.width * (tokens + positions)
     }
 
-    /// Number of elements of all matrices: all parameters but gains, biases and scales.
+    /// Number of elements of all matrices: all parameters except gains, biases and scales.
     pub fn weights(&self) -> usize {
         self.block_weights() + self.table_weights()
     }
 
-    /// Operations of a training step for one token: 6 for every weight of a matrix product, 2 forward and 4 backward, and
-    /// `6 context heads head_dim` a block for attention's two products of a query with half of the keys.
+    /// Operations of a training step per token: 6 for every weight of a matrix product, 2 forward and 4 backward, and
+    /// `6 context heads head_dim` per block for the two products of attention, over half of the keys on average.
     pub fn flops_per_token(&self) -> f64 {
         let attention: usize = self.blocks.iter().map(|block| self.context * block.attention.widths()[0]).sum();
         6.0 * (self.block_weights() + self.shape.width * self.vocabulary + attention) as f64
     }
 
-    /// An upper bound of the number of tensors of the blocks.
+    /// An upper bound on the number of parameter tensors of the blocks.
     pub fn tensors(&self) -> f64 {
         let of = |block: &BlockPlan| {
             let matrices = 4 + block.mlp.matrices();
@@ -77,8 +77,8 @@ impl Plan {
         self.blocks.iter().map(of).sum()
     }
 
-    /// Numbers that are kept of a token for the backward pass, of all blocks. This and the two that follow count what is kept,
-    /// with factors that were fitted to measured peaks of memory.
+    /// Numbers kept per token for the backward pass, over all blocks. The factors here and in the next two functions were
+    /// fitted to measured peaks of memory.
     pub fn activations(&self, compute: Compute) -> f64 {
         let of_norm = |norm: NormConfig| {
             let has_kernel = matches!(norm, NormConfig::LayerNorm { .. } | NormConfig::RmsNorm { .. });
@@ -112,7 +112,7 @@ impl Plan {
         self.blocks.iter().map(of).sum()
     }
 
-    /// Numbers of a token that a forward pass without a graph has at once.
+    /// Peak of numbers held per token by a forward pass without a graph.
     pub fn forward_activations(&self, compute: Compute) -> f64 {
         let of = |BlockPlan { attention, mlp, .. }: &BlockPlan| {
             let [queries, keys] = attention.widths().map(|n| n as f64);
@@ -122,14 +122,14 @@ impl Plan {
         self.blocks.iter().map(of).fold(0.0, f64::max)
     }
 
-    /// Numbers for the logits of a token and their loss.
+    /// Numbers held per token for the logits and their loss.
     pub fn logits(&self, compute: Compute) -> f64 {
         let capped = if self.logit_softcap > 0.0 { 1.0 } else { 0.0 };
         self.vocabulary as f64 * (capped + if compute.fused { 2.4 } else { 3.3 })
     }
 }
 
-/// One more than the number of norms around the branches of a block, and the entries that all norms read.
+/// The number of norms around the branches of a block plus one, and the number of entries that all its norms read.
 fn norms(block: &BlockPlan) -> (f64, f64) {
     let BlockPlan { attention, mlp, .. } = block;
     let [queries, keys] = attention.widths();

@@ -1,21 +1,21 @@
-//! Keys that decide nothing, because of what another key is.
+//! Keys that have no effect because of the value of another key.
 
 use super::{BranchPlan, Plan};
 use crate::config::{AttentionScale, ModelConfig, Position};
 use unitgain_init::Scheme;
 use unitgain_residual::{Branch, NormPosition};
 
-/// A key whose value changes no number.
+/// A key without effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// The key below `model`, as `norm` or `block.0.norm`.
+    /// Path of the key below `model`, such as `norm` or `block.0.norm`.
     pub key: String,
-    /// Why.
+    /// Reason why the key has no effect.
     pub reason: String,
 }
 
 impl ModelConfig {
-    /// The keys that change no number of the model of `plan`, which is this configuration's, whatever their values are.
+    /// The keys without effect on the model; `plan` is the plan of this configuration.
     pub fn idle(&self, plan: &Plan) -> Vec<Idle> {
         let mut found = Vec::new();
         let mut add = |key: &str, is_idle: bool, reason: &str| {

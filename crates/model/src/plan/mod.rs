@@ -1,11 +1,11 @@
-//! What a configuration means, block by block. A [`Plan`] holds no default that is still to be filled in: everything that
-//! builds, counts or checks a model reads it.
+//! The meaning of a configuration, block by block. A [`Plan`] has all defaults filled in; everything that builds, measures or
+//! checks a model reads it.
 
 mod check;
+mod combinations;
 mod cost;
 mod idle;
 mod resolve;
-mod rules;
 
 use crate::config::{Activation, Position, QkNormOver};
 use unitgain_init::Scheme;
@@ -14,32 +14,32 @@ use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
 use unitgain_residual::{NormPosition, Placement, ScaleConfig, Site};
 
+pub use combinations::{COMBINATIONS, Combination, Severity};
 pub use cost::Compute;
 pub use idle::Idle;
-pub use rules::{COMBINATIONS, Combination, Severity};
 
 /// A model as it will be built, from [`ModelConfig::plan`](crate::ModelConfig::plan).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Number of token ids.
     pub vocabulary: usize,
-    /// Most tokens in a sequence.
+    /// Largest number of tokens in a sequence.
     pub context: usize,
     /// Width of the stream, size of a head and number of blocks.
     pub shape: Shape,
-    /// How the matrices are drawn.
+    /// Initialization of the matrices.
     pub init: Scheme,
-    /// How init, multipliers and learning rates depend on width and depth, the base model's head size written out.
+    /// Dependence of init, multipliers and learning rates on width and depth, with the head size of the base model filled in.
     pub parametrization: Parametrization,
-    /// Norm of the stream, but for blocks that have their own.
+    /// Norm of the stream, except in blocks that have their own.
     pub norm: NormConfig,
-    /// Norm of queries and keys, but for blocks whose placement normalizes them.
+    /// Norm of queries and keys, except in blocks whose placement normalizes them.
     pub qk_norm: NormConfig,
-    /// What `qk_norm` normalizes.
+    /// Axis that `qk_norm` normalizes.
     pub qk_norm_over: QkNormOver,
     /// Norm of the weights of the blocks' linear layers.
     pub weight_norm: WeightNormConfig,
-    /// How a token's position reaches the model.
+    /// Position encoding.
     pub position: Position,
     /// Norm of the embedding, positions included.
     pub embedding_norm: NormConfig,
@@ -57,9 +57,9 @@ pub struct Plan {
     pub zero_query: bool,
     /// Whether the last factor of each branch starts at 0.
     pub zero_writers: bool,
-    /// c in `c tanh(z / c)` of the output logits; 0 is none.
+    /// c in `c tanh(z / c)` of the output logits; 0 for none.
     pub logit_softcap: f64,
-    /// Probability of zeroing, of the embedding and of what each branch writes.
+    /// Dropout probability of the embedding and of the output of each branch.
     pub dropout: f64,
     /// The blocks, from the first to the last.
     pub blocks: Vec<BlockPlan>,
@@ -68,43 +68,43 @@ pub struct Plan {
 /// One block: attention and an MLP, each with its residual connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockPlan {
-    /// Attention.
+    /// Attention branch.
     pub attention: AttentionPlan,
-    /// The MLP.
+    /// MLP branch.
     pub mlp: MlpPlan,
-    /// Whether both branches are multiplied by one learned scalar.
+    /// Whether both branches share one learned scalar factor.
     pub shares_scale: bool,
-    /// Probability of zeroing what a branch writes.
+    /// Dropout probability of the output of a branch.
     pub dropout: f64,
 }
 
-/// How a branch is joined to the stream, and how its weights start.
+/// The residual connection of a branch, and the init of its weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BranchPlan {
-    /// Where the branch stands, and how the parametrization joins it.
+    /// Place of the branch in the stack, and the factors of the parametrization.
     pub site: Site,
-    /// The placement as it was written.
+    /// Placement as configured, possibly one that depends on depth.
     pub written: Placement,
-    /// The placement in this block: one that changes with depth is looked up.
+    /// Placement in force in this block.
     pub placement: Placement,
     /// Norm of the branch.
     pub norm: NormConfig,
-    /// How strongly the branch writes.
+    /// Factor of the branch.
     pub scale: ScaleConfig,
-    /// Norm of the weights of its linear layers.
+    /// Norm of the weights of the linear layers.
     pub weight_norm: WeightNormConfig,
-    /// Factor of the standard deviation of the weights that set the size of the branch: value, output and MLP weights.
+    /// Factor of the standard deviation of the value, output and MLP weights.
     pub gain: f64,
-    /// That of the weight that writes the stream: `gain`, or 0 where the branch starts at 0 by this weight.
+    /// Factor of the standard deviation of the last weight: `gain`, or 0 if the branch starts at 0 by this weight.
     pub writer_gain: f64,
-    /// Whether the gain of the norm behind the branch starts at 0.
+    /// Whether the gain of the norm after the branch starts at 0.
     pub zero_last_gain: bool,
 }
 
 /// Causal self-attention.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionPlan {
-    /// How it is joined to the stream.
+    /// Residual connection and init.
     pub branch: BranchPlan,
     /// Number of query heads.
     pub heads: usize,
@@ -112,64 +112,64 @@ pub struct AttentionPlan {
     pub kv_heads: usize,
     /// Size of a head.
     pub head_dim: usize,
-    /// Whether its linear layers have biases.
+    /// Whether the linear layers have biases.
     pub bias: bool,
     /// Factor of the standard deviation of the query weights: 1, or 0 with `zero_query`.
     pub query_gain: f64,
-    /// Norm of queries and keys, before they are rotated.
+    /// Norm of queries and keys, before rotation.
     pub qk_norm: NormConfig,
-    /// What `qk_norm` normalizes.
+    /// Axis that `qk_norm` normalizes.
     pub qk_norm_over: QkNormOver,
     /// Norm of each head's values.
     pub value_norm: NormConfig,
-    /// What `q.k` is multiplied by.
+    /// Factor of `q.k`.
     pub logit_scale: LogitScale,
-    /// c in `c tanh(z / c)` of the attention logits; 0 is none.
+    /// c in `c tanh(z / c)` of the attention logits; 0 for none.
     pub softcap: f64,
-    /// What the average of the values is multiplied by.
+    /// Factor of the weighted average of values.
     pub output_factor: f64,
-    /// Whether each head's output has a learned scale, 1 at the start.
+    /// Whether each head's output has a learned scale, 1 at init.
     pub head_scale: bool,
-    /// Base of the frequencies of rotary positions, where there are any.
+    /// Base of the frequencies of RoPE; None for other position encodings.
     pub rope_theta: Option<f64>,
-    /// Most tokens in a sequence.
+    /// Largest number of tokens in a sequence.
     pub context: usize,
 }
 
-/// A multilayer perceptron of two layers, or three where it is gated.
+/// A multilayer perceptron of two layers, or three if gated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MlpPlan {
-    /// How it is joined to the stream.
+    /// Residual connection and init.
     pub branch: BranchPlan,
-    /// Width of its hidden layer.
+    /// Width of the hidden layer.
     pub d_ff: usize,
-    /// Its nonlinearity.
+    /// Activation of the hidden layer.
     pub activation: Activation,
-    /// Whether its linear layers have biases.
+    /// Whether the linear layers have biases.
     pub bias: bool,
-    /// What the activation reads and what it writes is multiplied by.
+    /// Factors of the input and the output of the activation.
     pub factors: [f64; 2],
 }
 
-/// What the token embedding is multiplied by.
+/// The factor of the token embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TokenScale {
-    /// A number.
+    /// A constant.
     Fixed(f64),
-    /// A learned scalar that starts here.
+    /// A learned scalar with this initial value.
     Learned(f64),
 }
 
-/// What the attention logits `q.k` are multiplied by.
+/// The factor of the attention logits `q.k`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LogitScale {
-    /// The parametrization's factor: `1 / sqrt(head_dim)`, or what it has in its place.
+    /// The factor of the parametrization, by default `1 / sqrt(head_dim)`.
     HeadDim(f64),
-    /// A number.
+    /// A constant.
     Constant(f64),
     /// A learned scalar.
     Learned {
-        /// Its first value.
+        /// Initial value.
         start: f64,
         /// Whether each query head has its own.
         per_head: bool,
@@ -182,14 +182,14 @@ impl Plan {
         self.blocks.iter().flat_map(|block| [&block.attention.branch, &block.mlp.branch])
     }
 
-    /// The norms of the activations, wherever they stand.
+    /// The norms of activations: around the branches, of the embedding, of queries and keys, and before the head.
     pub fn norms(&self) -> impl Iterator<Item = NormConfig> {
         let around = self.branches().filter(|branch| branch.has_norms()).map(|branch| branch.norm);
         let last = self.final_norm.then_some(self.norm);
         around.chain([self.embedding_norm, self.qk_norm]).chain(last).filter(|norm| !norm.is_none())
     }
 
-    /// Whether a second stream runs beside the first.
+    /// Whether the model has a second stream.
     pub fn is_dual(&self) -> bool {
         self.branches().any(|branch| branch.placement.is_dual())
     }
@@ -201,7 +201,7 @@ impl BranchPlan {
         self.placement.qkv_norm() && self.site.branch == unitgain_residual::Branch::Attention
     }
 
-    /// Whether the placement asks for a norm inside the branch, before the weight that writes the stream.
+    /// Whether the placement needs a norm inside the branch, before the weight that writes the stream.
     pub fn asks_for_inner_norm(&self) -> bool {
         self.placement.inner_norm(self.site.branch)
     }
@@ -211,17 +211,17 @@ impl BranchPlan {
         if self.asks_for_inner_norm() { self.norm } else { NormConfig::None {} }
     }
 
-    /// Whether the placement asks for a norm around the branch or in it, whatever its kind.
+    /// Whether the placement needs a norm around or inside the branch, even if its kind is `none`.
     pub fn asks_for_norm(&self) -> bool {
         self.qkv_norm() || self.asks_for_inner_norm() || !self.placement.norms(self.site.branch).is_empty()
     }
 
-    /// Whether there are norms around the branch or in it.
+    /// Whether there are norms around or inside the branch.
     pub fn has_norms(&self) -> bool {
         !self.norm.is_none() && self.asks_for_norm()
     }
 
-    /// Whether a norm stands there.
+    /// Whether there is a norm at `position`.
     pub fn has_norm_at(&self, position: NormPosition) -> bool {
         !self.norm.is_none() && self.placement.norms(self.site.branch).contains(&position)
     }

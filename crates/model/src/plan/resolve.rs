@@ -1,4 +1,4 @@
-//! From what is written to what is true.
+//! From a configuration to its plan.
 
 use super::{AttentionPlan, BlockPlan, BranchPlan, LogitScale, MlpPlan, Plan, TokenScale};
 use crate::config::{Activation, AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position};
@@ -12,15 +12,15 @@ impl ModelConfig {
     /// Checks every value and fills in every default, for a vocabulary of `vocabulary` token ids.
     ///
     /// # Errors
-    /// [`ModelError::Value`] names the key, its value, what is allowed and the fix; [`ModelError::Combination`] is a rule of
-    /// [`COMBINATIONS`](crate::COMBINATIONS) that refuses.
+    /// [`ModelError::Value`] names the key, its value, what is allowed and the fix; [`ModelError::Combination`] is one of
+    /// [`COMBINATIONS`](crate::COMBINATIONS).
     pub fn plan(&self, vocabulary: usize) -> Result<Plan, ModelError> {
         self.check_sizes(vocabulary)?;
         let head_dim = self.head_dim.unwrap_or(self.d_model / self.n_heads);
         self.check_values(head_dim)?;
         self.check_blocks()?;
         let shape = Shape { width: self.d_model, head_dim, blocks: self.n_layers };
-        // A head size that is written down is that of every width; one that is left out grows.
+        // A configured head size is constant over widths; otherwise it grows with the width.
         let parametrization = match self.head_dim {
             Some(head_dim) => self.parametrization.with_constant_head_dim(head_dim),
             None => self.parametrization,
@@ -53,7 +53,7 @@ impl ModelConfig {
         let is_open = last.iter().any(|branch| branch.placement != Placement::None {}) && !is_closed;
 
         let qk_norm = every().find(|branch| branch.qkv_norm()).map_or(self.qk_norm, |branch| branch.norm);
-        // What a scheme draws as 0 would be drawn anew where its size is divided out.
+        // A standardized weight cannot start at 0; its gain does instead.
         let starts_at_zero = self.zero_writers || init.zeroes_writers() && self.weight_norm.divides_by_size();
         for branch in branches.iter_mut().flatten() {
             if starts_at_zero && !branch.has_norm_at(NormPosition::AfterBranch) {
@@ -101,7 +101,7 @@ impl ModelConfig {
         Ok(plan)
     }
 
-    /// This configuration with every default of its `plan` written out, but for what each block takes from its placement.
+    /// This configuration with the defaults of its `plan` filled in, except those that each block takes from its placement.
     pub fn written_out(&self, plan: &Plan) -> Self {
         let first = &plan.blocks[0];
         let depth = plan.parametrization.base_depth(self.n_layers);
@@ -139,7 +139,7 @@ impl ModelConfig {
         self.block.iter().find(|own| (own.range[0]..own.range[1]).contains(&block))
     }
 
-    /// A branch, its settings of `[[model.block]]` before those of the model.
+    /// The plan of a branch; settings of `[[model.block]]` take precedence over those of the model.
     fn branch(&self, block: usize, branch: Branch, parametrization: Parametrization) -> BranchPlan {
         let own = self.of_block(block);
         let both = own.and_then(|b| b.placement);
@@ -163,7 +163,7 @@ impl ModelConfig {
             written,
             placement: written.at(block, blocks),
             norm: own.and_then(|b| b.norm).unwrap_or(self.norm),
-            // Depth is not to be counted a second time.
+            // Relative to the base model, because the parametrization scales with depth already.
             scale: own.and_then(|b| b.scale).unwrap_or(self.scale).resolved(parametrization.base_depth(blocks)),
             weight_norm: self.weight_norm,
             gain: branch_gain,
@@ -172,7 +172,7 @@ impl ModelConfig {
         }
     }
 
-    /// Attention of a block; `qk_norm` is the norm of queries and keys that some block has, as all have one scale.
+    /// The attention of a block. `qk_norm` is the norm of queries and keys of any block, since all blocks have one scale.
     fn attention(
         &self,
         branch: BranchPlan,
@@ -213,7 +213,7 @@ impl ModelConfig {
     }
 }
 
-/// `4 d_model`, and of a gated activation as many weights: `8/3 d_model`, rounded up to a multiple of 8.
+/// `4 d_model`, or `8/3 d_model` rounded up to a multiple of 8 for a gated activation, which has the same number of weights.
 fn default_d_ff(activation: Activation, d_model: usize) -> usize {
     if activation.is_gated() { (8 * d_model).div_ceil(3).next_multiple_of(8) } else { 4 * d_model }
 }

@@ -1,7 +1,7 @@
-//! The one door through which weights come into a model, each with its role.
+//! Creation of all weights of a model, each with its role.
 //!
-//! A [`Builder`] draws weights or takes them from a file, and notes of each what it is for. When the model stands,
-//! [`Builder::finish`] walks it once and makes the [`ParamTable`] that optimizers, logs and checks read.
+//! A [`Builder`] draws or loads weights and records their roles. [`Builder::finish`] then walks the model once and makes the
+//! [`ParamTable`] that optimizers, logs and checks read.
 //!
 //! ```
 //! use burn::module::Module;
@@ -40,30 +40,30 @@ use unitgain_residual::Residual;
 pub use table::{ParamEntry, ParamTable, Walk};
 pub use tensors::{Tensors, assign, of};
 
-use table::Birth;
+use table::Record;
 
-/// Where the numbers of weights come from.
+/// The source of the values of weights.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// Drawn on the host, each weight from the stream of (`seed`, path): the same weights on every device.
+    /// Random values, drawn on the host from the stream of (`seed`, path): the same on every device.
     Draw {
         /// Seed of all weights.
         seed: u64,
     },
-    /// Taken by path; nothing is drawn.
+    /// Given values, by path.
     Load(&'a Tensors),
 }
 
-/// How a linear layer starts, beside what the scheme draws.
+/// Settings of a linear layer at init, beside the scheme.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Start {
     /// Whether the layer has a bias. Default false.
     pub bias: bool,
-    /// Factor of the drawn standard deviation. At 0 the weight is 0, and so is the bias of a head. Default 1.
+    /// Factor of the standard deviation. 0 makes the weight 0, and the bias of a head too. Default 1.
     pub gain: f64,
     /// Norm of the weight. Default none.
     pub norm: WeightNormConfig,
-    /// Gain of the activation that the layer reads, for a norm of the weight that divides it out. Default 1.
+    /// Gain of the activation that the layer reads, for Scaled Weight Standardization. Default 1.
     pub activation_gain: f64,
 }
 
@@ -83,14 +83,13 @@ pub struct Builder<'a> {
     heads: usize,
     device: &'a Device,
     block: Option<usize>,
-    /// Names of the modules that are being built, from the outermost.
+    /// Names of the modules under construction, outermost first.
     path: Vec<String>,
-    births: HashMap<ParamId, Birth>,
+    records: HashMap<ParamId, Record>,
 }
 
 impl<'a> Builder<'a> {
-    /// For a model of the plan's shape, scheme and parametrization, on `device`: an autodiff device if the model is to be
-    /// trained.
+    /// A builder for the shape, scheme and parametrization of a plan, on `device`, which must be an autodiff device for training.
     pub fn new(plan: &Plan, source: Source<'a>, device: &'a Device) -> Self {
         Self {
             source,
@@ -101,16 +100,16 @@ impl<'a> Builder<'a> {
             device,
             block: None,
             path: Vec::new(),
-            births: HashMap::new(),
+            records: HashMap::new(),
         }
     }
 
-    /// The device that weights are put on.
+    /// The device of the weights.
     pub fn device(&self) -> &'a Device {
         self.device
     }
 
-    /// What `build` makes, as the field `name` of the module that is being built.
+    /// Calls `build` for the field `name` of the module under construction.
     pub fn within<R>(&mut self, name: &str, build: impl FnOnce(&mut Self) -> R) -> R {
         self.path.push(name.into());
         let built = build(self);
@@ -118,8 +117,8 @@ impl<'a> Builder<'a> {
         built
     }
 
-    /// What `build` makes, as block `block` of the field `blocks`. Weights inside of a block are hidden: both of their sides
-    /// grow with the width, and their depth counts.
+    /// Calls `build` for element `block` of the field `blocks`. Parametrizations treat weights of a block as hidden: both of
+    /// their sides grow with the width, and depth matters.
     pub fn within_block<R>(&mut self, block: usize, build: impl FnOnce(&mut Self) -> R) -> R {
         self.block = Some(block);
         let built = self.within(&format!("blocks.{block}"), build);
@@ -127,29 +126,29 @@ impl<'a> Builder<'a> {
         built
     }
 
-    /// A matrix `[fan_in, fan_out]`: the field `name`.
+    /// A matrix `[fan_in, fan_out]` for the field `name`.
     pub fn matrix(&mut self, name: &str, role: Role, fans: [usize; 2]) -> Param<Tensor<2>> {
         let path = self.at(name);
         let (values, std) = self.values(&path, role, fans, Start::default());
-        self.born(path, values, std, role, fans)
+        self.parameter(path, values, std, role, fans)
     }
 
-    /// A linear layer of `[fan_in, fan_out]`: the field `name`. Its weight has the role; its bias, where `start` has one, is a
-    /// [`Role::Bias`], and what its norm learns a [`Role::Norm`].
+    /// A linear layer with weight `[fan_in, fan_out]` for the field `name`. The weight has the given role, the bias, if any,
+    /// [`Role::Bias`], and the parameters of the weight norm [`Role::Norm`].
     pub fn linear(&mut self, name: &str, role: Role, fans: [usize; 2], start: Start) -> Linear {
         let path = format!("{}.weight", self.at(name));
         let (values, std) = self.values(&path, role, fans, start);
         let norm = start.norm.build(&values, fans[1], start.activation_gain, start.gain, self.device);
-        self.note_weight_norm(&norm);
-        let weight = self.born(path, values, std, role, fans);
+        self.record_weight_norm(&norm);
+        let weight = self.parameter(path, values, std, role, fans);
         let bias = start.bias.then(|| self.bias(&format!("{name}.bias"), name, role, fans, start.gain));
         let Factors { forward, backward, .. } = self.factors(role, fans);
         Linear::new(weight, bias, norm, [forward, forward * backward])
     }
 
-    /// The bias of the layer `layer`, whose weight has this role, these fans and this gain: the field `name`.
+    /// The bias, for the field `name`, of the layer `layer`, whose weight has this role, these fans and this gain.
     pub fn bias(&mut self, name: &str, layer: &str, role: Role, fans: [usize; 2], gain: f64) -> Param<Tensor<1>> {
-        // Its size must not depend on the width.
+        // The size of a bias must not depend on the width.
         let base = self.parametrization.base_spec(&self.spec(role, fans), self.shape.width);
         let start = match role {
             Role::Head if gain == 0.0 => Distribution::Constant(0.0),
@@ -163,30 +162,30 @@ impl<'a> Builder<'a> {
             Source::Load(_) => (vec![0.0; fans[1]], 0.0),
         };
         let param = Param::from_data(TensorData::new(values, [fans[1]]), self.device);
-        let birth = Birth { spec: self.spec(Role::Bias, [1, fans[1]]), init_std, lr: 1.0, path: Some(path) };
-        self.births.insert(param.id, birth);
+        let record = Record { spec: self.spec(Role::Bias, [1, fans[1]]), init_std, lr: 1.0, path: Some(path) };
+        self.records.insert(param.id, record);
         param
     }
 
-    /// A vector of equal numbers.
+    /// A vector of equal values.
     pub fn constant(&mut self, value: f64, size: usize, role: Role) -> Param<Tensor<1>> {
         let param = Param::from_tensor(Tensor::full([size], value, self.device));
-        self.note(param.id, role, size, 1.0);
+        self.record(param.id, role, size, 1.0);
         param
     }
 
-    /// A learned number, of shape `[1]`, whose learning rate is `lr` times that of the table.
+    /// A learned scalar, of shape `[1]`, with `lr` as a further factor of its learning rate.
     pub fn scalar(&mut self, value: f64, lr: f64) -> Param<Tensor<1>> {
         let param = Param::from_tensor(Tensor::full([1], value, self.device));
-        self.note(param.id, Role::Scale, 1, lr);
+        self.record(param.id, Role::Scale, 1, lr);
         param
     }
 
-    /// A norm of a last axis of `width` entries, its gain and bias of this role.
+    /// A norm of a last axis of `width` entries, whose gain and bias have this role.
     pub fn norm(&mut self, config: &NormConfig, width: usize, role: Role) -> Norm {
         let stream = self.parametrization.base_width(self.shape.width);
         let norm = config.build(NormSite::inside(width, stream), self.device);
-        self.note_norm(&norm, role);
+        self.record_norm(&norm, role);
         norm
     }
 
@@ -196,33 +195,33 @@ impl<'a> Builder<'a> {
         if plan.zero_last_gain {
             residual.zero_last_gain();
         }
-        residual.norms().iter().for_each(|norm| self.note_norm(norm, Role::Norm));
+        residual.norms().iter().for_each(|norm| self.record_norm(norm, Role::Norm));
         for scale in residual.scales() {
-            self.note(scale.id, Role::Scale, scale.lazy_shape().num_elements(), plan.scale.lr_factor());
+            self.record(scale.id, Role::Scale, scale.lazy_shape().num_elements(), plan.scale.lr_factor());
         }
         residual
     }
 
-    /// The parametrization's factors of a matrix; those of the learning rate are Adam's.
+    /// The parametrization's factors of a matrix, under Adam.
     pub fn factors(&self, role: Role, fans: [usize; 2]) -> Factors {
         self.parametrization.factors(&self.spec(role, fans), self.shape, Update::Normalized)
     }
 
-    /// What the embedding of a token and that of its position are multiplied by, for a table of `[entries, width]`.
+    /// The parametrization's factors of token and position embeddings, for a token table `[entries, width]`.
     pub fn input_factors(&self, fans: [usize; 2], positions: Positions) -> [f64; 2] {
         self.parametrization.inputs(&self.spec(Role::Embedding, fans), self.shape, positions)
     }
 
-    /// The model with its table. Loaded weights that are constants when drawn (gains, scales, statistics) are put in here.
+    /// Makes the table of the finished model, and assigns loaded weights.
     ///
     /// # Errors
-    /// [`ModelError::Weights`] for tensors that are missing, unknown or of another shape than the model's.
+    /// [`ModelError::Weights`] for tensors that are missing, unknown, or of another shape.
     ///
     /// # Panics
-    /// If a weight of the model did not come from this builder, stands under another name than it was given, or if one that
-    /// did is not in the model.
+    /// If a weight of the model was not made by this builder or has another path than it was made with, or if a weight that
+    /// was made is not in the model.
     pub fn finish<M: Module>(self, model: M) -> Result<(M, ParamTable), ModelError> {
-        let table = ParamTable::new(&model, self.births, self.parametrization, self.shape);
+        let table = ParamTable::new(&model, self.records, self.parametrization, self.shape);
         let model = match self.source {
             Source::Draw { .. } => model,
             Source::Load(tensors) => assign(model, tensors)?,
@@ -230,16 +229,16 @@ impl<'a> Builder<'a> {
         Ok((model, table))
     }
 
-    /// The numbers of a matrix and the root of their mean square, as the distribution has it where there is one.
+    /// The values of a matrix, and their root mean square, by the distribution if entries are independent.
     fn values(&self, path: &str, role: Role, fans: [usize; 2], start: Start) -> (Vec<f32>, f64) {
         let Source::Draw { seed } = self.source else { return (vec![0.0; fans[0] * fans[1]], 0.0) };
         let spec = self.spec(role, fans);
         let base = self.parametrization.base_spec(&spec, self.shape.width);
         let draw = self.scheme.draw(&base);
-        // A matrix whose size follows from its own shape has shrunk with the width already.
+        // The entries of a matrix whose size follows from its shape already shrink with the width.
         let shrunk = if draw.has_own_size() { (spec.fan_in / base.fan_in).sqrt() } else { 1.0 };
         let draw = match start.norm.divides_by_size() {
-            // Its size is divided out, so far as it is large against eps.
+            // Any size works that is large against eps, because the norm divides by it.
             true => Draw::Entries(Distribution::Normal { std: (fans[0] as f64).powf(-0.5) }),
             false if start.gain == 0.0 => Draw::Entries(Distribution::Constant(0.0)),
             false => draw.scaled(self.factors(role, fans).init * start.gain * shrunk),
@@ -255,10 +254,17 @@ impl<'a> Builder<'a> {
         (values, rms)
     }
 
-    fn born(&mut self, path: String, values: Vec<f32>, std: f64, role: Role, fans: [usize; 2]) -> Param<Tensor<2>> {
+    fn parameter(
+        &mut self,
+        path: String,
+        values: Vec<f32>,
+        std: f64,
+        role: Role,
+        fans: [usize; 2],
+    ) -> Param<Tensor<2>> {
         let param = Param::from_data(TensorData::new(values, fans), self.device);
-        let birth = Birth { spec: self.spec(role, fans), init_std: std, lr: 1.0, path: Some(path) };
-        self.births.insert(param.id, birth);
+        let record = Record { spec: self.spec(role, fans), init_std: std, lr: 1.0, path: Some(path) };
+        self.records.insert(param.id, record);
         param
     }
 
@@ -266,22 +272,22 @@ impl<'a> Builder<'a> {
         self.path.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
     }
 
-    /// Notes the role of a vector that starts as a constant.
-    fn note(&mut self, id: ParamId, role: Role, size: usize, lr: f64) {
-        self.births.insert(id, Birth { spec: self.spec(role, [1, size]), init_std: 0.0, lr, path: None });
+    /// Records the role of a vector that starts as a constant.
+    fn record(&mut self, id: ParamId, role: Role, size: usize, lr: f64) {
+        self.records.insert(id, Record { spec: self.spec(role, [1, size]), init_std: 0.0, lr, path: None });
     }
 
-    fn note_weight_norm(&mut self, norm: &WeightNorm) {
+    fn record_weight_norm(&mut self, norm: &WeightNorm) {
         norm.visit(&mut Walk::new(|_: &str, id, shape: Vec<usize>| {
-            self.note(id, Role::Norm, shape.iter().product(), 1.0);
+            self.record(id, Role::Norm, shape.iter().product(), 1.0);
         }));
     }
 
-    fn note_norm(&mut self, norm: &Norm, role: Role) {
+    fn record_norm(&mut self, norm: &Norm, role: Role) {
         let statistics = norm.statistics();
         norm.visit(&mut Walk::new(|_: &str, id, shape: Vec<usize>| match statistics.contains(&id) {
-            true => self.note(id, Role::Statistic, 1, 1.0),
-            false => self.note(id, role, shape.iter().product(), 1.0),
+            true => self.record(id, Role::Statistic, 1, 1.0),
+            false => self.record(id, role, shape.iter().product(), 1.0),
         }));
     }
 

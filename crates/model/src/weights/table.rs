@@ -4,29 +4,29 @@ use std::collections::HashMap;
 use unitgain_init::{Role, Spec};
 use unitgain_mup::{Factors, Parametrization, Shape, Update};
 
-/// What is known of one parameter.
+/// The properties of one parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamEntry {
-    /// Where it is in the model: `blocks.0.attention.query.weight`.
+    /// Path in the model, such as `blocks.0.attention.query.weight`.
     pub path: String,
-    /// What it is for, its fans and the depth of the model.
+    /// Role, fans and depth.
     pub spec: Spec,
-    /// Its block, for a parameter inside one.
+    /// Index of the block; None outside the blocks.
     pub block: Option<usize>,
-    /// Its shape; linear weights are `[fan_in, fan_out]`.
+    /// Shape; linear weights are `[fan_in, fan_out]`.
     pub shape: Vec<usize>,
-    /// Standard deviation that it was drawn with; 0 for constants and for weights that were loaded.
+    /// Standard deviation at init; 0 for constants and loaded weights.
     pub init_std: f64,
-    /// How the optimizer's step of it depends on the size of the gradient.
+    /// Dependence of the optimizer step on the size of the gradient.
     pub update: Update,
-    /// The parametrization's factors for that update, with `lr`.
+    /// Factors of the parametrization for that update, including `lr`.
     pub factors: Factors,
-    /// Learning rate that the parameter asks for itself, over that of the optimizer: 1 but for Fixup's scalars.
+    /// Factor of the learning rate beside the parametrization: 1 except for Fixup's scalars.
     pub lr: f64,
 }
 
 impl ParamEntry {
-    /// What it is for.
+    /// Purpose of the parameter.
     pub fn role(&self) -> Role {
         self.spec.role
     }
@@ -37,8 +37,8 @@ impl ParamEntry {
     }
 }
 
-/// Every parameter of a model, and every running statistic, in the order in which a visitor meets them. Keyed by path: ids change
-/// on load, paths do not.
+/// All parameters and running statistics of a model, in the order of a module visitor. They are identified by path, because
+/// ids change on load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamTable {
     entries: Vec<ParamEntry>,
@@ -46,48 +46,50 @@ pub struct ParamTable {
     shape: Shape,
 }
 
-/// What a builder notes of a parameter when it makes it.
+/// The record of a parameter from its creation by a builder.
 #[derive(Clone, Debug)]
-pub(super) struct Birth {
+pub(super) struct Record {
     pub(super) spec: Spec,
     pub(super) init_std: f64,
     pub(super) lr: f64,
-    /// The path it was given, where it was given one.
+    /// The path with which it was made, if any.
     pub(super) path: Option<String>,
 }
 
 impl ParamTable {
-    /// Walks the model once. A parameter that no builder made, or that stands under another name than it was given, has no
-    /// draw and no factors that could be right: a fault of the model's code, and a panic.
+    /// Makes the table of a model from the records of its parameters.
+    ///
+    /// # Panics
+    /// If a parameter has no record or another path than its record, which are bugs in the code of the model.
     pub(super) fn new<M: Module>(
         model: &M,
-        mut births: HashMap<ParamId, Birth>,
+        mut records: HashMap<ParamId, Record>,
         parametrization: Parametrization,
         shape: Shape,
     ) -> Self {
         let mut entries = Vec::new();
         model.visit(&mut Walk::new(|path: &str, id: ParamId, dims: Vec<usize>| {
-            let birth =
-                births.remove(&id).unwrap_or_else(|| panic!("{path} is no weight of this builder, or is met twice"));
-            if let Some(given) = birth.path.filter(|given| given != path) {
+            let record =
+                records.remove(&id).unwrap_or_else(|| panic!("{path} is no weight of this builder, or is met twice"));
+            if let Some(given) = record.path.filter(|given| given != path) {
                 panic!("the weight at {path} was made as {given}: build it within the names of the fields it is in");
             }
             entries.push(ParamEntry {
                 path: path.to_string(),
-                factors: factors(parametrization, &birth.spec, birth.lr, shape, Update::Normalized),
+                factors: factors(parametrization, &record.spec, record.lr, shape, Update::Normalized),
                 update: Update::Normalized,
-                lr: birth.lr,
-                block: birth.spec.block,
-                spec: birth.spec,
+                lr: record.lr,
+                block: record.spec.block,
+                spec: record.spec,
                 shape: dims,
-                init_std: birth.init_std,
+                init_std: record.init_std,
             });
         }));
-        assert!(births.is_empty(), "{} weights were made and are not in the model", births.len());
+        assert!(records.is_empty(), "{} weights were made and are not in the model", records.len());
         Self { entries, parametrization, shape }
     }
 
-    /// The table for the update that `of` gives for each weight; a new table is for [`Update::Normalized`].
+    /// The table for the update that `of` returns for each weight; a new table is for [`Update::Normalized`].
     pub fn for_updates(mut self, of: impl Fn(&ParamEntry) -> Update) -> Self {
         for entry in &mut self.entries {
             entry.update = of(entry);
@@ -96,17 +98,17 @@ impl ParamTable {
         self
     }
 
-    /// What the factors come from, defaults written out.
+    /// The parametrization of the factors, with defaults filled in.
     pub fn parametrization(&self) -> Parametrization {
         self.parametrization
     }
 
-    /// The parameters in the order of a visit.
+    /// The entries in order.
     pub fn iter(&self) -> std::slice::Iter<'_, ParamEntry> {
         self.entries.iter()
     }
 
-    /// The parameters in the order of a visit.
+    /// The entries in order, as a slice.
     pub fn entries(&self) -> &[ParamEntry] {
         &self.entries
     }
@@ -130,14 +132,14 @@ impl<'a> IntoIterator for &'a ParamTable {
     }
 }
 
-/// A visitor that knows the path of each parameter: burn's derive never calls the visits with a path.
+/// A visitor that tracks the path of each parameter, because burn's derive never calls the visits with a path.
 pub struct Walk<F> {
     path: Vec<String>,
     visit: F,
 }
 
 impl<F: FnMut(&str, ParamId, Vec<usize>)> Walk<F> {
-    /// Calls `visit` with the path, the id and the shape of every float parameter.
+    /// A visitor that calls `visit` with the path, id and shape of every float parameter.
     pub fn new(visit: F) -> Self {
         Self { path: Vec::new(), visit }
     }

@@ -1,14 +1,14 @@
-//! The numbers of a model's weights, by path.
+//! Values of weights by path.
 
 use crate::error::ModelError;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
 
-/// Shape and numbers of tensors, by path.
+/// Shapes and values of tensors by path.
 pub type Tensors = HashMap<String, (Vec<usize>, Vec<f32>)>;
 
-/// Every weight of a model: path, shape, values.
+/// Path, shape and values of every weight of a model.
 pub fn of<M: Module>(model: &M) -> Vec<(String, Vec<usize>, Vec<f32>)> {
     struct Read {
         path: Vec<String>,
@@ -31,7 +31,7 @@ pub fn of<M: Module>(model: &M) -> Vec<(String, Vec<usize>, Vec<f32>)> {
     read.out
 }
 
-/// Puts `values` (shape and numbers by path) into a model, which must have exactly these paths.
+/// Assigns `values` to the weights of a model, which must have exactly these paths.
 ///
 /// # Errors
 /// [`ModelError::Weights`] names the paths that are missing, unknown, or of another shape.

@@ -69,7 +69,7 @@ impl Function for Silu {
     }
 }
 
-/// Calls a function of a [`Function`] for the one that an activation applies.
+/// Calls a function that is generic over [`Function`] with the function of an activation.
 macro_rules! by_kind {
     ($kind:expr, $f:ident($($argument:expr),*)) => {
         match $kind {
@@ -151,7 +151,7 @@ fn gated_gradients_body<A: Function, const F: bool>(
     }
 }
 
-/// `x` becomes `phi(x)`; `slopes` become its derivatives.
+/// Replaces `x` by `phi(x)` and writes `phi'(x)` to `slopes`.
 pub(super) fn apply_in_place<'a>(kind: Activation, x: &mut [f32], slopes: &'a mut Uninit) -> &'a mut [f32] {
     by_kind!(kind, in_place(x, slopes))
 }

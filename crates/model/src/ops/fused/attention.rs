@@ -5,8 +5,8 @@ use unitgain_kernels::{
     FlexTensor, Fused, Matrix, Native, contiguous, multiply, run, shape, simd, slice, tensor, zeros,
 };
 
-/// Causal attention of `q`, `[sequences, time, heads, head_dim]`, and `k` and `v`, `[sequences, time, kv_heads,
-/// head_dim]`: `softmax(cap(scale q k^T)) v`, as `[sequences, time, heads, head_dim]`.
+/// Causal attention `softmax(cap(scale q k^T)) v`: `q` and the result are `[sequences, time, heads, head_dim]`, `k` and `v`
+/// `[sequences, time, kv_heads, head_dim]`. None if there are more keys than queries.
 pub(crate) fn attention(q: &Tensor<4>, k: &Tensor<4>, v: &Tensor<4>, scale: f64, softcap: f64) -> Option<Tensor<4>> {
     if q.dims()[1] != k.dims()[1] {
         return None;
@@ -18,11 +18,11 @@ pub(crate) fn attention(q: &Tensor<4>, k: &Tensor<4>, v: &Tensor<4>, scale: f64,
 #[derive(Clone, Debug)]
 struct Attention {
     scale: f32,
-    /// 0 is none.
+    /// Softcap of the logits; 0 for none.
     softcap: f32,
 }
 
-/// Query rows whose logits are worked on together.
+/// Number of query rows whose logits are computed together.
 const BLOCK: usize = 64;
 
 /// Sizes of one sequence.
@@ -40,18 +40,18 @@ impl Sizes {
         Self { time: q[1], heads: q[2], kv_heads: k[2], head_dim: q[3] }
     }
 
-    /// Distance between the rows of queries, and between those of keys and values.
+    /// Distances between rows of queries, and between rows of keys and values.
     fn strides(self) -> (usize, usize) {
         (self.heads * self.head_dim, self.kv_heads * self.head_dim)
     }
 
-    /// Where the key and value head of a query head starts in a row.
+    /// Offset in a row of the key and value head of a query head.
     fn kv_start(self, head: usize) -> usize {
         head / (self.heads / self.kv_heads) * self.head_dim
     }
 }
 
-/// Queries, keys, values, the result, and of each row the logarithm of the sum of its exponentials.
+/// Queries, keys, values, the result, and the log-sum-exp of each row of logits.
 type State = ([FlexTensor; 4], Vec<f32>);
 
 impl Fused<3> for Attention {
@@ -97,7 +97,7 @@ impl Fused<3> for Attention {
 }
 
 impl Attention {
-    /// One sequence: the heads one after the other, blocks of queries against the keys that they may see.
+    /// The forward pass of one sequence: head by head, blocks of queries against the keys visible to them.
     fn sequence(&self, sizes: Sizes, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32], sums: &mut [f32]) {
         let Sizes { time, heads, head_dim, .. } = sizes;
         let (stride, kv_stride) = sizes.strides();
@@ -122,8 +122,8 @@ impl Attention {
         }
     }
 
-    /// The weights are computed again from `sums`. `inputs` are q, k, v, the result and its gradient; `gradients`
-    /// those of q, k and v, where those of k and v start at 0.
+    /// The backward pass of one sequence, which recomputes the weights from `sums`. `inputs` are q, k, v, the result and its
+    /// gradient; `gradients`, of q, k and v, start at 0.
     fn sequence_backward(&self, sizes: Sizes, inputs: [&[f32]; 5], sums: &[f32], gradients: [&mut [f32]; 3]) {
         let [q, k, v, out, dout] = inputs;
         let [dq, dk, dv] = gradients;
@@ -149,8 +149,8 @@ impl Attention {
                     cap_with_slopes(self.scale / self.softcap, self.softcap, weights, &mut slopes[..rows * seen]);
                     scale = 1.0;
                 }
-                again(scale, first, seen, weights, &sums[head * time + first..head * time + seen]);
-                // The heads of a group add up.
+                recompute(scale, first, seen, weights, &sums[head * time + first..head * time + seen]);
+                // Gradients of the query heads of a group add up.
                 let weights_matrix = Matrix::new(weights, seen, 1);
                 multiply(&mut dv[kv..], kv_stride, (seen, head_dim, rows), weights_matrix.transposed(), g, true);
                 multiply(dlogits, seen, (rows, seen, head_dim), g, v.transposed(), false);
@@ -177,7 +177,7 @@ simd! {
     fn softmax(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &mut [f32]) = softmax_body
 }
 simd! {
-    fn again(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &[f32]) = again_body
+    fn recompute(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &[f32]) = recompute_body
 }
 simd! {
     fn softmax_gradient(scale: f32, seen: usize, weights: &[f32], inner: &[f32], d: &mut [f32]) = softmax_gradient_body
@@ -197,7 +197,7 @@ fn cap_body<const F: bool>(factor: f32, softcap: f32, logits: &mut [f32]) {
     }
 }
 
-/// The same, with the derivative by the scaled logit.
+/// [`cap_body`], with the derivative by the scaled logit.
 #[inline(always)]
 fn cap_with_slopes_body<const F: bool>(factor: f32, softcap: f32, logits: &mut [f32], slopes: &mut [f32]) {
     for (z, slope) in logits.iter_mut().zip(slopes) {
@@ -206,7 +206,7 @@ fn cap_with_slopes_body<const F: bool>(factor: f32, softcap: f32, logits: &mut [
     }
 }
 
-/// Row r may see the keys up to `first + r`.
+/// The softmax of row r over the keys up to `first + r`.
 #[inline(always)]
 fn softmax_body<const F: bool>(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &mut [f32]) {
     for (r, (row, sum)) in logits.chunks_exact_mut(seen).zip(sums).enumerate() {
@@ -226,7 +226,7 @@ fn softmax_body<const F: bool>(scale: f32, first: usize, seen: usize, logits: &m
 }
 
 #[inline(always)]
-fn again_body<const F: bool>(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &[f32]) {
+fn recompute_body<const F: bool>(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &[f32]) {
     for (r, (row, sum)) in logits.chunks_exact_mut(seen).zip(sums).enumerate() {
         let (row, hidden) = row.split_at_mut(first + r + 1);
         for z in row.iter_mut() {

@@ -35,7 +35,7 @@ fn graph_int(x: &Tensor<1, Int>) -> Option<FlexTensor> {
 #[derive(Clone, Debug)]
 struct CrossEntropy {
     targets: Vec<i32>,
-    /// They add up to 1.
+    /// Weights of the rows, whose sum is 1.
     weights: Vec<f32>,
 }
 
@@ -43,7 +43,7 @@ simd! {
     fn rows(vocabulary: usize, logits: &[f32], targets: &[i32], weights: &[f32], gradient: &mut [f32]) -> f64 = rows_body
 }
 
-/// `gradient` becomes weight (softmax - one hot).
+/// Returns the loss and writes weight (softmax - one hot) to `gradient`.
 #[inline(always)]
 fn rows_body<const F: bool>(
     vocabulary: usize,

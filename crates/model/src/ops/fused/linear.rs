@@ -7,7 +7,7 @@ use unitgain_kernels::{
     rows_of_a_thread, run, shape, slice, tensor,
 };
 
-/// `phi(x W + b)`, of `x` `[rows, fan_in]` and W `[fan_in, fan_out]` in any layout.
+/// `phi(x W + b)` for `x`, `[rows, fan_in]`, and W, `[fan_in, fan_out]`, in any layout.
 pub(crate) fn linear(
     x: &Tensor<2>,
     w: &Tensor<2>,
@@ -30,13 +30,13 @@ struct Linear {
 /// x, W, and the derivative of the activation.
 type State = (FlexTensor, FlexTensor, Option<FlexTensor>);
 
-/// Rows that a thread finishes, with bias and activation, while they are in its cache.
+/// Number of rows that a thread computes, with bias and activation, while they are in its cache.
 const BLOCK: usize = 128;
 
 impl Linear {
     fn apply(&self, x: FlexTensor, w: FlexTensor, bias: Option<FlexTensor>, keep: bool) -> (FlexTensor, Option<State>) {
         let (x, bias) = (contiguous(x), bias.map(contiguous));
-        // A negative stride is the one layout that `matrix` does not see.
+        // `matrix` supports all layouts but negative strides.
         let w = if matrix(&w).is_some() { w } else { w.to_contiguous() };
         let (rows, fan_in, fan_out) = (shape(&x)[0], shape(&x)[1], shape(&w)[1]);
         let sizes = (rows, fan_out, fan_in);
@@ -89,7 +89,7 @@ impl Linear {
             if w.is_contiguous() {
                 tensor(product((fan_in, fan_out, rows), x.transposed(), g), &[fan_in, fan_out])
             } else {
-                // A transposed weight, as the tied head's: the gradient in the order in which it is stored.
+                // For a transposed weight, as of a tied head, the gradient has the order in which the weight is stored.
                 tensor(product((fan_out, fan_in, rows), g.transposed(), x), &[fan_out, fan_in]).transpose(0, 1)
             }
         });
@@ -108,7 +108,7 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// The rows whose first element is `first`.
+    /// Computes the rows from element `first` on.
     fn write<'o>(&self, first: usize, out: &'o mut Uninit) -> &'o mut [f32] {
         let sizes = (out.len() / self.n, self.n, self.k);
         let x = self.x.from_row(first / self.n);

@@ -1,5 +1,5 @@
-//! The model's operations on the CPU backend as one node each. What each computes is said by its composed twin
-//! in the module that calls it; here are the loops. `None` means: compose it.
+//! Operations of the CPU backend as one node of the graph each. The composed form in the calling module defines each
+//! operation; the functions here return None where it has to be used.
 
 mod activation;
 mod attention;

@@ -3,8 +3,8 @@ use rayon::prelude::*;
 use unitgain_kernels::threads::piece;
 use unitgain_kernels::{FlexTensor, Fused, Native, contiguous, run, shape, simd, slice, tensor, zeros};
 
-/// Turns `x`, `[sequences, time, heads, head_dim]`, by the angles whose cosines and sines are `[positions,
-/// head_dim / 2]`, from position `start` on.
+/// Rotates `x`, `[sequences, time, heads, head_dim]`, whose first position is `start`, by the angles with these cosines and
+/// sines, `[positions, head_dim / 2]`.
 pub(crate) fn rotary(x: &Tensor<4>, cos: &Tensor<2>, sin: &Tensor<2>, start: usize) -> Option<Tensor<4>> {
     let (cos, sin) = (Native::of(cos)?.values(), Native::of(sin)?.values());
     Some(run(Rotary { cos, sin, start }, [Native::of(x)?]))
@@ -18,8 +18,8 @@ struct Rotary {
 }
 
 impl Rotary {
-    /// By the angles, or back by them.
-    fn turn(&self, x: FlexTensor, sign: f32) -> FlexTensor {
+    /// Rotates by the angles times `sign`.
+    fn rotate(&self, x: FlexTensor, sign: f32) -> FlexTensor {
         let x = contiguous(x);
         let sizes = shape(&x);
         let [_, time, heads, head_dim] = sizes[..] else { unreachable!("four axes") };
@@ -31,7 +31,7 @@ impl Rotary {
             for (r, (y, x)) in y.chunks_exact_mut(row).zip(x.chunks_exact(row)).enumerate() {
                 let at = (self.start + (first + r) % time) * half;
                 let (cos, sin) = (&slice(&self.cos)[at..at + half], &slice(&self.sin)[at..at + half]);
-                turn_row(head_dim, sign, x, cos, sin, y);
+                rotate_row(head_dim, sign, x, cos, sin, y);
             }
         });
         tensor(y, &sizes)
@@ -39,11 +39,11 @@ impl Rotary {
 }
 
 simd! {
-    fn turn_row(head_dim: usize, sign: f32, x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) = turn_row_body
+    fn rotate_row(head_dim: usize, sign: f32, x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) = rotate_row_body
 }
 
 #[inline(always)]
-fn turn_row_body<const F: bool>(head_dim: usize, sign: f32, x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
+fn rotate_row_body<const F: bool>(head_dim: usize, sign: f32, x: &[f32], cos: &[f32], sin: &[f32], y: &mut [f32]) {
     let half = head_dim / 2;
     for (x, y) in x.chunks_exact(head_dim).zip(y.chunks_exact_mut(head_dim)) {
         let ((a, b), (ya, yb)) = (x.split_at(half), y.split_at_mut(half));
@@ -59,10 +59,10 @@ impl Fused<1> for Rotary {
     type State = ();
 
     fn forward(&self, [x]: [FlexTensor; 1], _: bool) -> (FlexTensor, Option<()>) {
-        (self.turn(x, 1.0), Some(()))
+        (self.rotate(x, 1.0), Some(()))
     }
 
     fn backward(&self, (): (), dy: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
-        [Some(self.turn(dy, -1.0))]
+        [Some(self.rotate(dy, -1.0))]
     }
 }

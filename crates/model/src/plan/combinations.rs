@@ -1,4 +1,4 @@
-//! Settings that exclude each other, in one table.
+//! The table of combinations of settings that are refused or warned of.
 
 use super::{BranchPlan, LogitScale, Plan, TokenScale};
 use crate::config::{Position, QkNormOver};
@@ -9,25 +9,25 @@ use unitgain_norms::NormConfig;
 use unitgain_norms::weight::WeightNormConfig;
 use unitgain_residual::{NormPosition, Placement, ScaleConfig};
 
-/// What happens to a model that a rule applies to.
+/// The consequence of a combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// It is not built.
+    /// The model is not built.
     Refuse,
-    /// It is built, with a warning.
+    /// The model is built, with a warning.
     Warn,
 }
 
-/// One combination, the reason against it and what to do instead.
+/// A combination of settings that is refused or warned of.
 #[derive(Debug)]
 pub struct Combination {
-    /// The settings.
+    /// The two settings.
     pub pair: &'static str,
-    /// What happens.
+    /// Refusal or warning.
     pub severity: Severity,
-    /// Why.
+    /// Reason against the combination.
     pub reason: &'static str,
-    /// What to do instead.
+    /// Settings to use instead.
     pub fix: &'static str,
     applies: fn(&Plan) -> bool,
 }
@@ -65,7 +65,7 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "scale = \"depth\" and an init that counts depth (gpt2, llama_depth, wang, spike_no_more, fixup, t_fixup)",
         severity: Severity::Refuse,
-        reason: "both make what a branch writes smaller by the number of blocks, so depth is counted twice",
+        reason: "both scale a branch down by the number of blocks, so depth is counted twice",
         fix: "Set init = \"xavier\" or \"lecun\", or scale = \"one\"",
         applies: |c| any(c, |b| b.scale.counts_depth()) && c.init.counts_depth(),
     },
@@ -79,7 +79,7 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "a parallel placement of one branch and another placement of the other",
         severity: Severity::Refuse,
-        reason: "side by side is an arrangement of both branches of a block",
+        reason: "parallel branches have one equation for the whole block",
         fix: "Leave mlp_placement out",
         applies: |c| {
             c.blocks
@@ -91,61 +91,62 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "zero_writers = true, or init = \"fixup\" or \"zero\", and a scale that starts at 0",
         severity: Severity::Refuse,
-        reason: "of two zero factors in a product neither ever gets a gradient, so the branch never writes",
+        reason: "two zero factors in a product never get a gradient, so the branch stays 0",
         fix: "Leave zero_writers out and take another init, or set scale = \"one\"",
         applies: |c| zeroes(c) && any(c, |b| b.scale.starts_at_zero()),
     },
     Combination {
         pair: "init = \"fixup\" or \"zero\" and a norm behind the branch",
         severity: Severity::Refuse,
-        reason: "a norm of nothing but zeros divides by sqrt(eps): the first gradient is some hundred times too large",
+        reason: "a norm of zeros divides by sqrt(eps), so the first gradient is some hundred times too large",
         fix: "Take another init with zero_writers = true, which starts the gain of that norm at 0",
         applies: |c| c.init.zeroes_writers() && any(c, |b| b.has_norm_at(NormPosition::AfterBranch)),
     },
     Combination {
         pair: "init = \"fixup\" or \"t_fixup\" and a norm",
         severity: Severity::Refuse,
-        reason: "both are ways to train without norms, and a norm undoes the sizes that they set",
+        reason: "both replace norms, and a norm undoes the sizes that they set",
         fix: "Set placement = \"none\", and leave qk_norm, embedding_norm and final_norm out",
         applies: |c| c.init.is_norm_free() && has_any_norm(c),
     },
     Combination {
         pair: "init = \"mimetic\" and parametrization other than \"standard\"",
         severity: Severity::Refuse,
-        reason: "the sizes of attention's weights follow from a singular value decomposition, and muP's from the width",
+        reason: "mimetic takes the sizes of attention's weights from a singular value decomposition, the parametrization from \
+                 the width",
         fix: "Set parametrization = \"standard\"",
         applies: |c| is_mimetic(c) && !matches!(c.parametrization, Parametrization::Standard {}),
     },
     Combination {
         pair: "init = \"mimetic\" and n_kv_heads other than n_heads",
         severity: Severity::Refuse,
-        reason: "it draws the product of the query and the key of each head, and the value and output of all",
+        reason: "mimetic draws the product of query and key for each head, which needs as many key heads as query heads",
         fix: "Leave n_kv_heads out",
         applies: |c| is_mimetic(c) && c.blocks[0].attention.kv_heads != c.blocks[0].attention.heads,
     },
     Combination {
         pair: "init = \"mimetic\" and qk_norm or position = \"rope\"",
         severity: Severity::Warn,
-        reason: "it makes a token attend to what is like it, by the product of query and key; a norm between changes the \
-                 product, and a rotation all of it but at distance 0",
+        reason: "mimetic makes tokens attend to similar tokens through the product of query and key; a norm changes the \
+                 product, and a rotation changes it except at distance 0",
         fix: "Set qk_norm = \"none\" and position = \"learned\"",
         applies: |c| {
-            let turns = matches!(c.position, Position::Rope { .. });
-            is_mimetic(c) && (turns || normalizes_qk(c))
+            let rotates = matches!(c.position, Position::Rope { .. });
+            is_mimetic(c) && (rotates || normalizes_qk(c))
         },
     },
     Combination {
         pair: "zero_writers = true and a norm behind the branch that has no gain",
         severity: Severity::Refuse,
-        reason: "there the last factor of the branch is the norm, and l2_norm and norms with gain = false have nothing \
-                 that could start at 0",
+        reason: "the last factor of the branch is the norm, and l2_norm and norms with gain = false have no gain that could \
+                 start at 0",
         fix: "Leave zero_writers out, or take a norm with a gain",
         applies: |c| c.zero_writers && any(c, |b| b.has_norm_at(NormPosition::AfterBranch) && !b.norm.has_gain()),
     },
     Combination {
         pair: "zero_writers = true, or init = \"fixup\" or \"zero\", and weight_norm = \"weight_norm\"",
         severity: Severity::Refuse,
-        reason: "a weight of length 0 has no direction, so that neither of them ever gets a gradient",
+        reason: "a weight of length 0 has no direction, so that length and direction never get a gradient",
         fix: "Leave zero_writers out and take another init, or set weight_norm = \"scaled_weight_standardization\", whose \
               gain can start at 0",
         applies: |c| {
@@ -156,8 +157,8 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "weight_norm and parametrization other than \"standard\"",
         severity: Severity::Refuse,
-        reason: "muP's table scales the init and the learning rate of a weight, and says nothing of one that is split \
-                 into a length and a direction or whose size is divided out",
+        reason: "the parametrizations have no rule for a weight that is split into length and direction, or whose size is \
+                 divided out",
         fix: "Set weight_norm = \"none\", or parametrization = \"standard\"",
         applies: |c| {
             c.weight_norm != (WeightNormConfig::None {}) && c.parametrization != (Parametrization::Standard {})
@@ -197,7 +198,7 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "weight_norm = \"scaled_weight_standardization\" and a linear layer of a single input",
         severity: Severity::Refuse,
-        reason: "a single weight is its own mean, so that nothing is left of it",
+        reason: "a single weight equals its mean, so that subtracting the mean leaves 0",
         fix: "Set a larger d_model, n_heads, head_dim or d_ff",
         applies: |c| {
             let block = &c.blocks[0];
@@ -218,7 +219,7 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "scale = \"fixup\" and a norm",
         severity: Severity::Refuse,
-        reason: "Fixup (arXiv:1901.09321) is a way to train without norms",
+        reason: "Fixup (arXiv:1901.09321) replaces norms",
         fix: "Set placement = \"none\", and leave qk_norm, embedding_norm and final_norm out",
         applies: |c| any(c, |b| b.scale.has_scalar_biases()) && has_any_norm(c),
     },
@@ -232,8 +233,8 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "scale = \"nfnet\" and an embedding that is not of size 1",
         severity: Severity::Warn,
-        reason: "beta is the rms of a stream that starts at 1; the embedding is drawn much smaller, so that branches read \
-                 next to nothing",
+        reason: "beta is the rms of a stream that starts at 1; with a much smaller embedding the inputs of the branches are \
+                 close to 0",
         fix: "Set embedding_norm, or an embedding_std of 0.7 (token and position add up) with tie_embeddings = false",
         applies: |c| {
             let (width, blocks) = (c.shape.width as f64, c.shape.blocks);
@@ -247,21 +248,21 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "qk_norm_over = \"width\" and qk_norm = \"none\"",
         severity: Severity::Refuse,
-        reason: "there is no norm that could be over the width",
+        reason: "there is no norm to apply over the width",
         fix: "Set qk_norm, or leave qk_norm_over out",
         applies: |c| c.qk_norm_over == QkNormOver::Width && c.qk_norm.is_none() && !any(c, BranchPlan::qkv_norm),
     },
     Combination {
         pair: "a norm over the sequence (instance_norm, group_norm with over_time) and context = 1",
         severity: Severity::Refuse,
-        reason: "a channel over a sequence of one token is its own mean",
+        reason: "a channel of one token equals its mean, so that subtracting the mean leaves 0",
         fix: "Set a longer context",
         applies: |c| c.context == 1 && c.norms().any(|norm| norm.needs_the_sequence()),
     },
     Combination {
         pair: "embedding_scale and an embedding_norm that divides by the size of what it reads",
         severity: Severity::Warn,
-        reason: "where nothing is added to the token embedding (position = \"rope\" or \"none\") the norm undoes the scale",
+        reason: "the norm undoes the scale if no position is added to the token embedding (position = \"rope\" or \"none\")",
         fix: "Set embedding_scale = 1, or leave embedding_norm out",
         applies: |c| {
             let adds = matches!(c.position, Position::Learned {} | Position::Sinusoidal {});
@@ -271,8 +272,8 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "scale = \"fixup\" and weight_norm = \"scaled_weight_standardization\"",
         severity: Severity::Refuse,
-        reason: "the weights of a standardized unit sum to 0, so that a scalar bias in front of it changes nothing, and \
-                 Fixup's init has no effect",
+        reason: "the weights of a standardized unit sum to 0, so that a scalar bias before it has no effect, as Fixup's init has \
+                 none",
         fix: "Set weight_norm = \"none\", or scale = \"nfnet\"",
         applies: |c| {
             let standardized = matches!(c.weight_norm, WeightNormConfig::ScaledWeightStandardization { .. });
@@ -282,24 +283,23 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "scale = \"nfnet\" and a norm",
         severity: Severity::Warn,
-        reason: "beta is the rms of a stream that no norm touches; in front of a normalized input it only shrinks the \
-                 branch with depth",
+        reason: "beta is the rms of a stream without norms; dividing a normalized input by it only shrinks the branch with depth",
         fix: "Set placement = \"none\", and weight_norm = \"scaled_weight_standardization\" as in NFNets",
         applies: |c| any(c, |b| matches!(b.scale, ScaleConfig::Nfnet { .. }) && b.has_norms()),
     },
     Combination {
         pair: "a norm over the batch or the sequence (batch_norm, instance_norm, group_norm with over_time)",
         severity: Severity::Warn,
-        reason: "its statistics are also those of later tokens, so that a causal model sees what it is to predict: its \
-                 loss is no language model's loss",
+        reason: "its statistics include later tokens, so that the model sees the tokens it has to predict, and its loss is not \
+                 that of a causal language model",
         fix: "Take a norm of one token, or read the loss as that of a model that may look ahead",
         applies: |c| c.norms().any(|norm| norm.sees_the_future()),
     },
     Combination {
         pair: "norm = \"dyt\" and an embedding that has no learned scale",
         severity: Severity::Warn,
-        reason: "DyT does not divide by the size of what it reads; its authors' language models scale the embedding by a \
-                 learned number, sqrt(d_model) at the start, and others report divergence without (arXiv:2503.10622)",
+        reason: "DyT does not divide by the size of its input; its authors' language models scale the embedding by a learned \
+                 factor, sqrt(d_model) at init, and others report divergence without it (arXiv:2503.10622)",
         fix: "Leave embedding_scale out",
         applies: |c| {
             let learned = matches!(c.embedding_scale, TokenScale::Learned(_));
@@ -309,7 +309,7 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "placement = \"mix_norm\" of blocks none of which is a post_norm block",
         severity: Severity::Warn,
-        reason: "fraction of all blocks is rounded down to none, or to blocks before these, and what is left is pre_norm",
+        reason: "fraction of all blocks is rounded down to none, or to blocks before these, and the other blocks are pre_norm",
         fix: "Set placement = { kind = \"mix_norm\", fraction = .. } to at least 1 / n_layers",
         applies: |c| {
             let is_mix = |b: &BranchPlan| matches!(b.written, Placement::MixNorm { .. });
@@ -351,7 +351,7 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "final_norm = true and norm = \"none\"",
         severity: Severity::Refuse,
-        reason: "the final norm is of the kind norm, which is none",
+        reason: "the final norm has the kind of norm, which is none",
         fix: "Leave final_norm out, or set norm and give the blocks norm = \"none\"",
         applies: |c| c.final_norm && c.norm.is_none(),
     },
@@ -383,7 +383,7 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "a placement with a norm behind the branch (sandwich, peri_norm, output_norm) and a scale other than \"one\"",
         severity: Severity::Warn,
-        reason: "the norm behind the branch divides by the branch's size and so undoes its scale",
+        reason: "the norm behind the branch divides by the size of the branch and so undoes the scale",
         fix: "Set scale = \"one\"",
         applies: |c| {
             any(c, |b| {
@@ -401,7 +401,7 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "tie_embeddings = true and parametrization = \"spectral\", \"u_mup\", or \"mup\" with form = \"table_3\" or \"table_9\"",
         severity: Severity::Refuse,
-        reason: "there embedding and head are drawn or stepped differently, and one matrix cannot be both",
+        reason: "embedding and head have different inits or learning rates there, so one matrix cannot be both",
         fix: "Set tie_embeddings = false, or parametrization = \"mup\" with form = \"table_8\"",
         applies: |c| c.tie_embeddings && !c.parametrization.ties_embeddings(),
     },
@@ -438,7 +438,7 @@ pub static COMBINATIONS: &[Combination] = &[
     Combination {
         pair: "zero_query = true and qk_norm or weight_norm",
         severity: Severity::Refuse,
-        reason: "both divide by the size of what is 0",
+        reason: "both would divide by the size of queries or weights that are 0",
         fix: "Leave zero_query out",
         applies: |c| {
             let normalized = normalizes_qk(c) || c.weight_norm != (WeightNormConfig::None {});
@@ -455,7 +455,7 @@ pub static COMBINATIONS: &[Combination] = &[
 ];
 
 impl Plan {
-    /// The first rule that refuses the model, as an error.
+    /// Fails with the first combination that is refused.
     pub(super) fn refuse(&self) -> Result<(), ModelError> {
         match self.found(Severity::Refuse).next() {
             Some(Combination { pair, reason, fix, .. }) => Err(ModelError::Combination { pair, reason, fix }),
@@ -463,7 +463,7 @@ impl Plan {
         }
     }
 
-    /// Combinations that are allowed but rarely what is meant.
+    /// The combinations of this model that are allowed but rarely intended.
     pub fn warnings(&self) -> Vec<&'static Combination> {
         self.found(Severity::Warn).collect()
     }
@@ -477,7 +477,7 @@ fn any(c: &Plan, test: impl Fn(&BranchPlan) -> bool) -> bool {
     c.branches().any(test)
 }
 
-/// The branch whose output the final norm reads.
+/// The last branch of the model.
 fn last(c: &Plan) -> &BranchPlan {
     &c.blocks[c.blocks.len() - 1].mlp.branch
 }
