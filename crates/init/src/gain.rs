@@ -220,7 +220,7 @@ impl Function {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (z + 0.044715 * z.powi(3));
                 0.5 * z * (1.0 + inner.tanh())
             }
-            Self::QuickGelu {} => z * sigmoid(QUICK * z),
+            Self::QuickGelu {} => z * sigmoid(QUICK_GELU * z),
             Self::Silu {} => z * sigmoid(z),
             Self::Hardswish {} => z * (z + 3.0).clamp(0.0, 6.0) / 6.0,
             Self::Elu { alpha } => {
@@ -264,7 +264,7 @@ impl Function {
                 let t = (k * (z + 0.044715 * z.powi(3))).tanh();
                 0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * k * (1.0 + 3.0 * 0.044715 * z * z)
             }
-            Self::QuickGelu {} => of_swish(QUICK),
+            Self::QuickGelu {} => of_swish(QUICK_GELU),
             Self::Silu {} => of_swish(1.0),
             Self::Hardswish {} => match z {
                 z if z <= -3.0 => 0.0,
@@ -331,7 +331,7 @@ impl Function {
     }
 }
 
-const QUICK: f64 = 1.702;
+const QUICK_GELU: f64 = 1.702;
 const SELU_LAMBDA: f64 = 1.050_700_987_355_480_5;
 const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 

@@ -7,7 +7,7 @@ use unitgain_variant::{About, Fault, Variant, fraction, positive_factor, require
 
 /// The initialization of the matrices of a Transformer. Biases start at 0, except with `torch_linear`.
 ///
-/// Rules of fans do not apply to token and position embeddings, of which one row is read at a time: those have an explicit
+/// Rules of fans do not apply to token and position embeddings, of which one row is read at a time: they have an explicit
 /// standard deviation, `embedding_std`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]

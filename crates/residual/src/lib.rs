@@ -70,7 +70,7 @@ pub fn two_way<const D: usize>(x: Tensor<D>, forward: f64, backward: f64) -> Ten
 
 impl Site {
     /// The site of the norm at `position` of this branch.
-    fn norm(self, position: NormPosition) -> NormSite {
+    fn norm_site(self, position: NormPosition) -> NormSite {
         let before_attention = position == NormPosition::BeforeBranch && self.branch == Branch::Attention;
         NormSite { before_attention, ..NormSite::inside(self.width, self.base_width) }
     }
@@ -144,7 +144,7 @@ impl Residual {
             norms: placement
                 .norms(site.branch)
                 .iter()
-                .map(|position| norm.build(site.norm(*position), device))
+                .map(|position| norm.build(site.norm_site(*position), device))
                 .collect(),
             scale: scale.initial(site).map(|values| Param::from_data(values.as_slice(), device)),
             bias: scale.has_scalar_biases().then(|| constant(0.0, 1)),
@@ -160,20 +160,20 @@ impl Residual {
 
     /// Joins `branch` to the stream.
     pub fn forward(&self, stream: Stream, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Stream {
-        self.forward_seen(stream, branch, &|_, y| y)
+        self.forward_observed(stream, branch, &|_, y| y)
     }
 
-    /// [`Residual::forward`], where `seen` maps the scaled output of the branch.
-    pub fn forward_seen(
+    /// [`Residual::forward`], where `observe` maps the scaled output of the branch.
+    pub fn forward_observed(
         &self,
         stream: Stream,
         branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
-        seen: &dyn Fn(Branch, Tensor<2>) -> Tensor<2>,
+        observe: &dyn Fn(Branch, Tensor<2>) -> Tensor<2>,
     ) -> Stream {
         let Stream { x, mut dual, sequences } = stream;
         let parts = Parts {
-            f: |x| seen(self.branch, self.scaled(x, branch)),
-            n: |x| self.norms[0].forward_rows(self.begun(x), sequences),
+            f: |x| observe(self.branch, self.branch_output(x, branch)),
+            n: |x| self.norms[0].forward_rows(self.branch_input(x), sequences),
             m: |x| self.norms[1].forward_rows(x, sequences),
             omega: |x| match &self.omega {
                 Some(omega) => x * omega.val().unsqueeze(),
@@ -185,18 +185,18 @@ impl Residual {
         Stream { x: times(x, self.joint.after), dual, sequences }
     }
 
-    /// Joins two parallel branches, of this connection and of `other`, to the stream; `seen` as in
-    /// [`Residual::forward_seen`].
+    /// Joins two parallel branches, of this connection and of `other`, to the stream; `observe` as in
+    /// [`Residual::forward_observed`].
     pub fn forward_parallel(
         &self,
         stream: Stream,
         branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
         other: &Self,
         other_branch: impl FnOnce(Tensor<2>) -> Tensor<2>,
-        seen: &dyn Fn(Branch, Tensor<2>) -> Tensor<2>,
+        observe: &dyn Fn(Branch, Tensor<2>) -> Tensor<2>,
     ) -> Stream {
-        let f = |x| seen(self.branch, self.scaled(x, branch));
-        let g = |x| seen(other.branch, other.scaled(x, other_branch));
+        let f = |x| observe(self.branch, self.branch_output(x, branch));
+        let g = |x| observe(other.branch, other.branch_output(x, other_branch));
         let n = |x| self.norms[0].forward_rows(x, stream.sequences);
         let m = |x| match other.norms.first() {
             Some(norm) => norm.forward_rows(x, stream.sequences),
@@ -231,18 +231,18 @@ impl Residual {
     }
 
     /// The input of a branch and its first norm, with the delayed factor of the gradient.
-    fn begun(&self, x: Tensor<2>) -> Tensor<2> {
+    fn branch_input(&self, x: Tensor<2>) -> Tensor<2> {
         let Joint { gain, after, delayed } = self.joint;
         if delayed { two_way(x, 1.0, gain * after) } else { x }
     }
 
     /// The scaled output of the branch.
-    fn scaled(&self, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
+    fn branch_output(&self, x: Tensor<2>, branch: impl FnOnce(Tensor<2>) -> Tensor<2>) -> Tensor<2> {
         let Joint { gain, after, delayed } = self.joint;
         let x = if self.divisor == 1.0 { x } else { x / self.divisor };
         let y = match delayed {
             true => {
-                let x = if self.norms.is_empty() { self.begun(x) } else { x };
+                let x = if self.norms.is_empty() { self.branch_input(x) } else { x };
                 two_way(branch(x), gain * self.multiplier, self.multiplier / after)
             }
             false => times(branch(x), gain * self.multiplier),

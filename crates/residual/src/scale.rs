@@ -10,7 +10,7 @@ use unitgain_variant::{About, Fault, Variant, factor, positive_factor};
 pub enum ScaleConfig {
     /// `f(x)`.
     One {},
-    /// `f(x) / sqrt(2L)`: the variances of the 2L branches of L blocks add up to that of one (GPT-2's rule as a multiplier).
+    /// `f(x) / sqrt(2L)`: the variances of the 2L branches of L blocks add up to the variance of one branch (GPT-2's rule as a multiplier).
     Depth {},
     /// `value f(x)`.
     Constant {

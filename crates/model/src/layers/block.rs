@@ -51,11 +51,11 @@ impl Block {
         };
         let attention = |x| written(self.attention.forward(precision.enter(x), sequences, pass, cache));
         let mlp = |x| written(self.mlp.forward(precision.enter(x), sequences, probe));
-        let seen = |branch, y| probe.branch(block, branch, y);
+        let observe = |branch, y| probe.branch(block, branch, y);
         if self.around_attention.placement().is_parallel() {
-            return self.around_attention.forward_parallel(stream, attention, &self.around_mlp, mlp, &seen);
+            return self.around_attention.forward_parallel(stream, attention, &self.around_mlp, mlp, &observe);
         }
-        let stream = self.around_attention.forward_seen(stream, attention, &seen);
-        self.around_mlp.forward_seen(stream, mlp, &seen)
+        let stream = self.around_attention.forward_observed(stream, attention, &observe);
+        self.around_mlp.forward_observed(stream, mlp, &observe)
     }
 }

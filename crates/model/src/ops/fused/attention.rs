@@ -108,16 +108,16 @@ impl Attention {
             let (k, v) = (Matrix::new(&k[kv..], kv_stride, 1), Matrix::new(&v[kv..], kv_stride, 1));
             for first in (0..time).step_by(BLOCK) {
                 let rows = BLOCK.min(time - first);
-                let seen = first + rows;
-                let logits = &mut logits[..rows * seen];
-                multiply(logits, seen, (rows, seen, head_dim), q.from_row(first), k.transposed(), false);
+                let keys = first + rows;
+                let logits = &mut logits[..rows * keys];
+                multiply(logits, keys, (rows, keys, head_dim), q.from_row(first), k.transposed(), false);
                 if self.softcap > 0.0 {
                     cap(self.scale / self.softcap, self.softcap, logits);
                 }
                 let scale = if self.softcap > 0.0 { 1.0 } else { self.scale };
-                softmax(scale, first, seen, logits, &mut sums[head * time + first..head * time + seen]);
+                softmax(scale, first, keys, logits, &mut sums[head * time + first..head * time + keys]);
                 let out = &mut out[first * stride + at..];
-                multiply(out, stride, (rows, head_dim, seen), Matrix::new(logits, seen, 1), v, false);
+                multiply(out, stride, (rows, head_dim, keys), Matrix::new(logits, keys, 1), v, false);
             }
         }
     }
@@ -139,29 +139,29 @@ impl Attention {
             let (k, v) = (Matrix::new(&k[kv..], kv_stride, 1), Matrix::new(&v[kv..], kv_stride, 1));
             for first in (0..time).step_by(BLOCK) {
                 let rows = BLOCK.min(time - first);
-                let seen = first + rows;
-                let (weights, dlogits) = (&mut weights[..rows * seen], &mut dlogits[..rows * seen]);
+                let keys = first + rows;
+                let (weights, dlogits) = (&mut weights[..rows * keys], &mut dlogits[..rows * keys]);
                 let inner = &mut inner[..rows];
                 let g = Matrix::new(&dout[first * stride + at..], stride, 1);
-                multiply(weights, seen, (rows, seen, head_dim), q.from_row(first), k.transposed(), false);
+                multiply(weights, keys, (rows, keys, head_dim), q.from_row(first), k.transposed(), false);
                 let mut scale = self.scale;
                 if self.softcap > 0.0 {
-                    cap_with_slopes(self.scale / self.softcap, self.softcap, weights, &mut slopes[..rows * seen]);
+                    cap_with_slopes(self.scale / self.softcap, self.softcap, weights, &mut slopes[..rows * keys]);
                     scale = 1.0;
                 }
-                recompute(scale, first, seen, weights, &sums[head * time + first..head * time + seen]);
+                recompute(scale, first, keys, weights, &sums[head * time + first..head * time + keys]);
                 // Gradients of the query heads of a group add up.
-                let weights_matrix = Matrix::new(weights, seen, 1);
-                multiply(&mut dv[kv..], kv_stride, (seen, head_dim, rows), weights_matrix.transposed(), g, true);
-                multiply(dlogits, seen, (rows, seen, head_dim), g, v.transposed(), false);
+                let weights_matrix = Matrix::new(weights, keys, 1);
+                multiply(&mut dv[kv..], kv_stride, (keys, head_dim, rows), weights_matrix.transposed(), g, true);
+                multiply(dlogits, keys, (rows, keys, head_dim), g, v.transposed(), false);
                 row_products(&dout[first * stride + at..], &out[first * stride + at..], stride, head_dim, inner);
-                softmax_gradient(self.scale, seen, weights, inner, dlogits);
+                softmax_gradient(self.scale, keys, weights, inner, dlogits);
                 if self.softcap > 0.0 {
-                    times(dlogits, &slopes[..rows * seen]);
+                    times(dlogits, &slopes[..rows * keys]);
                 }
-                let d = Matrix::new(dlogits, seen, 1);
-                multiply(&mut dq[first * stride + at..], stride, (rows, head_dim, seen), d, k, false);
-                multiply(&mut dk[kv..], kv_stride, (seen, head_dim, rows), d.transposed(), q.from_row(first), true);
+                let d = Matrix::new(dlogits, keys, 1);
+                multiply(&mut dq[first * stride + at..], stride, (rows, head_dim, keys), d, k, false);
+                multiply(&mut dk[kv..], kv_stride, (keys, head_dim, rows), d.transposed(), q.from_row(first), true);
             }
         }
     }
@@ -174,13 +174,13 @@ simd! {
     fn cap_with_slopes(factor: f32, softcap: f32, logits: &mut [f32], slopes: &mut [f32]) = cap_with_slopes_body
 }
 simd! {
-    fn softmax(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &mut [f32]) = softmax_body
+    fn softmax(scale: f32, first: usize, keys: usize, logits: &mut [f32], sums: &mut [f32]) = softmax_body
 }
 simd! {
-    fn recompute(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &[f32]) = recompute_body
+    fn recompute(scale: f32, first: usize, keys: usize, logits: &mut [f32], sums: &[f32]) = recompute_body
 }
 simd! {
-    fn softmax_gradient(scale: f32, seen: usize, weights: &[f32], inner: &[f32], d: &mut [f32]) = softmax_gradient_body
+    fn softmax_gradient(scale: f32, keys: usize, weights: &[f32], inner: &[f32], d: &mut [f32]) = softmax_gradient_body
 }
 simd! {
     fn row_products(a: &[f32], b: &[f32], stride: usize, n: usize, out: &mut [f32]) = row_products_body
@@ -208,8 +208,8 @@ fn cap_with_slopes_body<const F: bool>(factor: f32, softcap: f32, logits: &mut [
 
 /// The softmax of row r over the keys up to `first + r`.
 #[inline(always)]
-fn softmax_body<const F: bool>(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &mut [f32]) {
-    for (r, (row, sum)) in logits.chunks_exact_mut(seen).zip(sums).enumerate() {
+fn softmax_body<const F: bool>(scale: f32, first: usize, keys: usize, logits: &mut [f32], sums: &mut [f32]) {
+    for (r, (row, sum)) in logits.chunks_exact_mut(keys).zip(sums).enumerate() {
         let (row, hidden) = row.split_at_mut(first + r + 1);
         let largest = math::max(row);
         for z in row.iter_mut() {
@@ -226,8 +226,8 @@ fn softmax_body<const F: bool>(scale: f32, first: usize, seen: usize, logits: &m
 }
 
 #[inline(always)]
-fn recompute_body<const F: bool>(scale: f32, first: usize, seen: usize, logits: &mut [f32], sums: &[f32]) {
-    for (r, (row, sum)) in logits.chunks_exact_mut(seen).zip(sums).enumerate() {
+fn recompute_body<const F: bool>(scale: f32, first: usize, keys: usize, logits: &mut [f32], sums: &[f32]) {
+    for (r, (row, sum)) in logits.chunks_exact_mut(keys).zip(sums).enumerate() {
         let (row, hidden) = row.split_at_mut(first + r + 1);
         for z in row.iter_mut() {
             *z = math::exp::<F>(fma::<F>(*z, scale, -*sum));
@@ -238,8 +238,8 @@ fn recompute_body<const F: bool>(scale: f32, first: usize, seen: usize, logits: 
 
 /// `d = w (d - inner) scale`.
 #[inline(always)]
-fn softmax_gradient_body<const F: bool>(scale: f32, seen: usize, weights: &[f32], inner: &[f32], d: &mut [f32]) {
-    for ((w, d), inner) in weights.chunks_exact(seen).zip(d.chunks_exact_mut(seen)).zip(inner) {
+fn softmax_gradient_body<const F: bool>(scale: f32, keys: usize, weights: &[f32], inner: &[f32], d: &mut [f32]) {
+    for ((w, d), inner) in weights.chunks_exact(keys).zip(d.chunks_exact_mut(keys)).zip(inner) {
         for (w, d) in w.iter().zip(d) {
             *d = w * (*d - inner) * scale;
         }
