@@ -85,7 +85,9 @@ impl Variant for ScaleConfig {
 
     fn check(&self) -> Result<(), Fault> {
         match *self {
-            Self::LayerScale { init: Some(init) } | Self::SkipInit { init } if init != 0.0 => factor("init", init),
+            Self::LayerScale { init: Some(init) } | Self::SkipInit { init } if init != 0.0 => {
+                factor("init", init).map_err(|fault| Fault { problem: format!("{}, or 0", fault.problem), ..fault })
+            }
             Self::Constant { value } => factor("value", value),
             Self::Nfnet { alpha } => positive_factor("alpha", alpha),
             Self::LayerScale { .. } | Self::One {} | Self::Depth {} | Self::ReZero { .. } => Ok(()),

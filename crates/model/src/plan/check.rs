@@ -134,7 +134,7 @@ impl ModelConfig {
 impl Plan {
     /// Checks the number of parameters of the matrices, before any memory is allocated.
     pub(super) fn check_parameters(&self) -> Result<(), Fault> {
-        let parameters = self.weights() as f64;
+        let parameters = self.weights();
         let problem = format!("makes a model of {parameters:.1e} parameters, more than {MOST_PARAMETERS:.0e}");
         require(parameters <= MOST_PARAMETERS, "d_model", self.shape.width, problem)
     }

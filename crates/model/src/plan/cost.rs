@@ -43,28 +43,30 @@ impl MlpPlan {
 }
 
 impl Plan {
-    /// Number of elements of the matrices of all blocks.
-    pub fn block_weights(&self) -> usize {
-        self.blocks.iter().map(|block| block.attention.weights() + block.mlp.weights()).sum()
+    /// Number of elements of the matrices of all blocks. This and the next two are floats, as absurd sizes overflow an
+    /// integer before they are refused.
+    pub fn block_weights(&self) -> f64 {
+        self.blocks.iter().map(|block| block.attention.weights() as f64 + block.mlp.weights() as f64).sum()
     }
 
     /// Number of elements of embedding, position table and head.
-    pub fn table_weights(&self) -> usize {
+    pub fn table_weights(&self) -> f64 {
         let tokens = self.vocabulary * if self.tie_embeddings { 1 } else { 2 };
         let positions = if self.position == (Position::Learned {}) { self.context } else { 0 };
-        self.shape.width * (tokens + positions)
+        self.shape.width as f64 * (tokens + positions) as f64
     }
 
     /// Number of elements of all matrices: all parameters except gains, biases and scales.
-    pub fn weights(&self) -> usize {
+    pub fn weights(&self) -> f64 {
         self.block_weights() + self.table_weights()
     }
 
     /// Operations of a training step per token: 6 for every weight of a matrix product, 2 forward and 4 backward, and
     /// `6 context heads head_dim` per block for the two products of attention, over half of the keys on average.
     pub fn flops_per_token(&self) -> f64 {
-        let attention: usize = self.blocks.iter().map(|block| self.context * block.attention.widths()[0]).sum();
-        6.0 * (self.block_weights() + self.shape.width * self.vocabulary + attention) as f64
+        let attention = |block: &BlockPlan| (self.context * block.attention.widths()[0]) as f64;
+        let head = (self.shape.width * self.vocabulary) as f64;
+        6.0 * (self.block_weights() + head + self.blocks.iter().map(attention).sum::<f64>())
     }
 
     /// An upper bound on the number of parameter tensors of the blocks.

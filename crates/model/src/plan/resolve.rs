@@ -60,6 +60,7 @@ impl ModelConfig {
                 branch.writer_gain = 0.0;
             }
         }
+        let factors = parametrization.activation(|factor| self.activation.unit_gain(factor));
         let of_block = |[attention, mlp]: [BranchPlan; 2]| BlockPlan {
             attention: self.attention(attention, shape, parametrization, &qk_norm),
             mlp: MlpPlan {
@@ -67,7 +68,7 @@ impl ModelConfig {
                 d_ff: self.d_ff.unwrap_or(default_d_ff(self.activation, self.d_model)),
                 activation: self.activation,
                 bias: self.bias,
-                factors: parametrization.activation(|factor| self.activation.unit_gain(factor)),
+                factors,
             },
             shares_scale: attention.scale.is_shared(),
             dropout: self.dropout,

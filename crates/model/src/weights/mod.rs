@@ -119,10 +119,15 @@ impl<'a> Builder<'a> {
 
     /// Calls `build` for element `block` of the field `blocks`. Parametrizations treat weights of a block as hidden: both of
     /// their sides grow with the width, and depth matters.
+    ///
+    /// # Panics
+    /// If the plan has no such block.
     pub fn within_block<R>(&mut self, block: usize, build: impl FnOnce(&mut Self) -> R) -> R {
-        self.block = Some(block);
+        let blocks = self.shape.blocks;
+        assert!(block < blocks, "block {block} of a plan of {blocks} blocks: set n_layers to their number");
+        let outer = self.block.replace(block);
         let built = self.within(&format!("blocks.{block}"), build);
-        self.block = None;
+        self.block = outer;
         built
     }
 

@@ -60,7 +60,7 @@ impl ParamTable {
     /// Makes the table of a model from the records of its parameters.
     ///
     /// # Panics
-    /// If a parameter has no record or another path than its record, which are bugs in the code of the model.
+    /// If a parameter has no record, or another path or block than its record, which are bugs in the code of the model.
     pub(super) fn new<M: Module>(
         model: &M,
         mut records: HashMap<ParamId, Record>,
@@ -74,6 +74,10 @@ impl ParamTable {
             if let Some(given) = record.path.filter(|given| given != path) {
                 panic!("the weight at {path} was made as {given}: build it within the names of the fields it is in");
             }
+            // A weight of a block has other factors than one outside.
+            let mut parts = path.split('.').skip_while(|part| *part != "blocks");
+            let block = parts.nth(1).and_then(|part| part.parse::<usize>().ok());
+            assert!(block == record.spec.block, "{path} was not made by `Builder::within_block` for its block");
             entries.push(ParamEntry {
                 path: path.to_string(),
                 factors: factors(parametrization, &record.spec, record.lr, shape, Update::Normalized),

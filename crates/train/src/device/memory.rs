@@ -248,7 +248,7 @@ impl Need {
         let unusual = |among: &[&str]| sizes.unusual(among);
         let blocks = part(sizes.of_blocks(), "model.n_layers", "what each block takes", "fewer blocks");
         let weights = |each: f64, what| {
-            let (hidden, tables) = (plan.block_weights() as f64, plan.table_weights() as f64);
+            let (hidden, tables) = (plan.block_weights(), plan.table_weights());
             let (key, fix) = unusual(&["model.n_layers", "model.d_model"]);
             let of_tables = part(
                 each * tables,
@@ -303,7 +303,7 @@ impl Need {
         let what = "a pass of the model, with the keys and values of all blocks";
         always.push(Part { bytes: pass, key: "model.context", what, fix: "a shorter context" });
         // The file's bytes, all tensors, and a second copy of the weights.
-        let file = FLOAT * 4.0 * plan.weights() as f64;
+        let file = FLOAT * 4.0 * plan.weights();
         always.push(Part { bytes: file, key: "model.d_model", what: "the checkpoint", fix: "a smaller model" });
         Self { always, moments: Vec::new() }
     }

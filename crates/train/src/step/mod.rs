@@ -153,7 +153,7 @@ impl Trainer {
 
     /// Changes the dropout probability.
     pub fn with_dropout(self, dropout: f64) -> Self {
-        Self { model: self.model.with_dropout(dropout), ..self }
+        Self { model: self.model.with_dropout(dropout), dropout: dropout > 0.0, ..self }
     }
 }
 

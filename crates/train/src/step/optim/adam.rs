@@ -1,4 +1,4 @@
-use super::rule::{Gradient, Moved, Rates, Rule, Weight};
+use super::rule::{Gradient, Moved, Rates, Rule, Weight, decayed, with_decay};
 #[cfg(feature = "flex")]
 use crate::step::fused;
 use burn::tensor::Tensor;
@@ -46,17 +46,19 @@ impl Rule for Adam {
         }
         let g = gradient.scaled();
         let (w, g) = match self.is_decoupled {
-            true => (weight.decayed(), g),
-            false => (weight.values.clone(), weight.with_decay(g)),
+            true => (decayed(weight.values, weight.rates), g),
+            false => {
+                let g = with_decay(g, &weight.values, weight.rates);
+                (weight.values, g)
+            }
         };
         let [b1, b2] = self.betas;
-        let old = |state: usize, b: f64| weight.states.get(state).map(|old| old.clone() * b);
-        let average = |old: Option<Tensor<1>>, new: Tensor<1>| match old {
-            Some(old) => old + new,
-            None => new,
+        let mut states = weight.states.into_iter();
+        let mut average = |b: f64, new: Tensor<1>| match states.next() {
+            Some(old) => old * b + new * (1.0 - b),
+            None => new * (1.0 - b),
         };
-        let first = average(old(0, b1), g.clone() * (1.0 - b1));
-        let second = average(old(1, b2), g.square() * (1.0 - b2));
+        let (first, second) = (average(b1, g.clone()), average(b2, g.square()));
         let (c1, c2) = (1.0 - b1.powi(time), 1.0 - b2.powi(time));
         let denominator = (second.clone() / c2).sqrt() + eps;
         let values = w - first.clone() / denominator * (lr / c1);

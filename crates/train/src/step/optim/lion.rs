@@ -1,4 +1,4 @@
-use super::rule::{Gradient, Moved, Rule, Weight};
+use super::rule::{Gradient, Moved, Rule, Weight, decayed};
 use unitgain_model::Update;
 
 pub(super) fn lr() -> f64 {
@@ -29,7 +29,7 @@ impl Rule for Lion {
         let g = gradient.scaled();
         let m = weight.states.pop().unwrap_or_else(|| g.zeros_like());
         let direction = (m.clone() * b1 + g.clone() * (1.0 - b1)).sign();
-        let values = weight.decayed() - direction * weight.rates.lr;
+        let values = decayed(weight.values, weight.rates) - direction * weight.rates.lr;
         Moved { values, states: vec![m * b2 + g * (1.0 - b2)] }
     }
 }

@@ -20,7 +20,7 @@ use unitgain_variant::{proper_fraction, require, shorthand};
 pub use adam::Adam;
 pub use decay::WeightDecay;
 pub use lion::Lion;
-pub use rule::{Gradient, Moved, Rates, Rule, Weight};
+pub use rule::{Gradient, Moved, Rates, Rule, Weight, decayed, with_decay};
 pub use sgd::Sgd;
 
 /// The optimizer and its settings. Weight decay applies to matrices only.
@@ -214,12 +214,21 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer without state for the weights of `table`. Also returns the table with the factors for these rules.
+    /// An optimizer without state for the weights of `table`. Also returns the table with the factors for its rules.
     pub fn new(config: OptimizerConfig, table: ParamTable) -> (Self, ParamTable) {
-        let rules: Vec<_> = table.iter().map(|entry| config.rule(entry.role())).collect();
+        Self::with_rules(config, table, |entry| config.rule(entry.role()))
+    }
+
+    /// As [`Optimizer::new`], with the rule that `of` gives for each weight; `config` has the learning rate, weight decay and
+    /// eps.
+    pub fn with_rules(
+        config: OptimizerConfig,
+        table: ParamTable,
+        of: impl Fn(&ParamEntry) -> Arc<dyn Rule>,
+    ) -> (Self, ParamTable) {
+        let rules: Vec<_> = table.iter().map(&of).collect();
         let states = vec![Vec::new(); rules.len()];
-        let table = table.for_updates(|entry| config.rule(entry.role()).update());
-        (Self { config, time: 0, rules, states }, table)
+        (Self { config, time: 0, rules, states }, table.for_updates(|entry| of(entry).update()))
     }
 
     /// The settings.

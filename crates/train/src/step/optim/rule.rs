@@ -92,16 +92,13 @@ impl From<Tensor<1>> for Gradient {
     }
 }
 
-impl Weight<'_> {
-    /// `w - lr decay w`.
-    pub(super) fn decayed(&self) -> Tensor<1> {
-        let rate = self.rates.lr * self.rates.decay;
-        let w = self.values.clone();
-        if rate == 0.0 { w } else { w * (1.0 - rate) }
-    }
+/// `w - lr decay w`.
+pub fn decayed(w: Tensor<1>, rates: Rates) -> Tensor<1> {
+    let rate = rates.lr * rates.decay;
+    if rate == 0.0 { w } else { w * (1.0 - rate) }
+}
 
-    /// `g + decay w`.
-    pub(super) fn with_decay(&self, g: Tensor<1>) -> Tensor<1> {
-        if self.rates.decay == 0.0 { g } else { g + self.values.clone() * self.rates.decay }
-    }
+/// `g + decay w`.
+pub fn with_decay(g: Tensor<1>, w: &Tensor<1>, rates: Rates) -> Tensor<1> {
+    if rates.decay == 0.0 { g } else { g + w.clone() * rates.decay }
 }

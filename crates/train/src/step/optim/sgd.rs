@@ -1,4 +1,4 @@
-use super::rule::{Gradient, Moved, Rule, Weight};
+use super::rule::{Gradient, Moved, Rule, Weight, with_decay};
 use unitgain_model::Update;
 
 pub(super) fn lr() -> f64 {
@@ -27,7 +27,7 @@ impl Rule for Sgd {
     }
 
     fn step(&self, mut weight: Weight<'_>, gradient: Gradient) -> Moved {
-        let g = weight.with_decay(gradient.scaled());
+        let g = with_decay(gradient.scaled(), &weight.values, weight.rates);
         let b = match weight.states.pop() {
             Some(b) => b * self.momentum + g.clone(),
             None => g.clone(),
