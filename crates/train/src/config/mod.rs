@@ -248,7 +248,7 @@ impl RunConfig {
         config.check()?;
         match config.model.vocab_size {
             Some(given) if given != vocab_size => {
-                let problem = format!("is not the vocabulary size of the data, {vocab_size}; leave the key out");
+                let problem = format!("is not the vocabulary of the data, which is {vocab_size}; leave the key out");
                 return Err(Error::value("model.vocab_size", given, problem));
             }
             Some(_) | None => config.model.vocab_size = Some(vocab_size),

@@ -436,7 +436,7 @@ fn other_vocabulary(progress: &Progress, config: &RunConfig) -> Option<String> {
 fn contradiction(path: &Path, progress: &Progress, config: &RunConfig) -> Option<String> {
     let step = progress.step;
     if let Some(named) = number(path).filter(|named| *named != step) {
-        return Some(format!("its name says step {named}, and its contents step {step}"));
+        return Some(format!("its name is of step {named}, and its contents of step {step}"));
     }
     let tokens = step.checked_mul(config.tokens_of_step());
     if tokens != Some(progress.tokens) {

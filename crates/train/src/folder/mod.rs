@@ -138,7 +138,7 @@ pub fn is_begun(folder: &Path) -> Result<bool, Error> {
         (None, false) if !contents.has_files => Ok(false),
         (foreign, false) => {
             let what = foreign.clone().unwrap_or_else(|| "config.toml".into());
-            refuse(folder, format!("holds {what:?}, which no run wrote. Move it away, or use --out for another folder"))
+            refuse(folder, format!("holds {what:?}, which is of no run. Move it away, or use --out for another folder"))
         }
     }
 }

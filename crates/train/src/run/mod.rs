@@ -161,7 +161,7 @@ impl Begun {
         let (there, here) = (checkpoint.config.threads, config.threads);
         if there != 0 && there != here {
             tracing::warn!(
-                "the run had threads = {there}, and now has {here}: the last digits may differ from those of an \
+                "the run was made with threads = {there}, now {here}: the last digits may differ from those of an \
                  uninterrupted run"
             );
         }
