@@ -439,6 +439,19 @@ fn sizes_that_no_machine_has_are_refused() {
         (ModelConfig { d_ff: Some(huge), ..tiny() }, "d_ff"),
         (ModelConfig { vocab_size: Some(huge), ..tiny() }, "vocab_size"),
         (ModelConfig { d_model: 1 << 20, ..tiny() }, "parameters"),
+        // So many that their number is 0 in 64 bits.
+        (
+            ModelConfig {
+                d_model: 1 << 20,
+                n_heads: 1 << 20,
+                n_kv_heads: None,
+                head_dim: Some(1 << 20),
+                n_layers: 4,
+                d_ff: Some(1),
+                ..tiny()
+            },
+            "parameters",
+        ),
     ] {
         assert!(problem(config).contains(key), "{key}");
     }
@@ -472,4 +485,56 @@ fn zero_writers_start_every_block_as_the_identity_and_learn() {
             assert!(norm > 0.0, "{} would never move", entry.path);
         }
     }
+}
+
+/// What would give a weight other factors than those of its place does not come out as a table.
+#[test]
+fn a_weight_made_for_another_place_is_no_weight_of_the_model() {
+    use unitgain_model::weights::{Builder, Source, Start};
+    use unitgain_model::{Linear, Norm};
+    #[derive(Module, Debug)]
+    struct Part {
+        mix: Linear,
+        norm: Norm,
+    }
+    #[derive(Module, Debug)]
+    struct Whole {
+        blocks: Vec<Part>,
+    }
+    let plan = tiny().plan(16).unwrap();
+    let device = Device::flex();
+    let d = plan.shape.width;
+    let mix = |builder: &mut Builder<'_>| builder.linear("mix", Role::MlpOut, [d, d], Start::default());
+    let norm = |builder: &mut Builder<'_>| builder.norm(&NormConfig::rms_norm(), d, Role::Norm);
+    let said = |build: &dyn Fn(&mut Builder<'_>) -> Part| {
+        let mut builder = Builder::new(&plan, Source::Draw { seed: 1 }, &device);
+        let finish = std::panic::AssertUnwindSafe(|| {
+            let part = build(&mut builder);
+            builder.finish(Whole { blocks: vec![part] }).map(|(_, table)| table.entries().len())
+        });
+        std::panic::catch_unwind(finish).map_err(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
+        })
+    };
+    assert_eq!(said(&|b| b.within_block(0, |b| Part { mix: mix(b), norm: norm(b) })), Ok(Ok(2)));
+    type Build<'a> = &'a dyn Fn(&mut Builder<'_>) -> Part;
+    let cases: [(Build<'_>, &str); 5] = [
+        (&|b| b.within("blocks.0", |b| Part { mix: mix(b), norm: norm(b) }), "within_block"),
+        (&|b| Part { mix: b.within_block(0, mix), norm: norm(b) }, "within_block"),
+        (&|b| b.within_block(1, |b| Part { mix: mix(b), norm: norm(b) }), "blocks.1.mix.weight"),
+        (&|b| b.within_block(99, |b| Part { mix: mix(b), norm: norm(b) }), "n_layers"),
+        (&|b| b.within_block(0, |b| Part { norm: (mix(b), norm(b)).1, mix: mix(b) }), "not in the model"),
+    ];
+    for (build, expected) in cases {
+        let problem = said(build).unwrap_err();
+        assert!(problem.contains(expected), "{problem:?} does not say {expected:?}");
+    }
+    // And tensors whose numbers are fewer than their shape says are a message.
+    let (model, _) = plan.build(Source::Draw { seed: 1 }, &device).unwrap();
+    let mut tensors: unitgain_model::weights::Tensors =
+        weights(&model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
+    tensors.get_mut("embedding").unwrap().1.pop();
+    let problem = plan.build(Source::Load(&tensors), &device).map(|_| ()).unwrap_err().to_string();
+    assert!(problem.contains("embedding is"), "{problem}");
 }
