@@ -59,7 +59,7 @@ pub fn assign<M: Module>(model: M, values: &Tensors) -> Result<M, ModelError> {
             let (id, tensor, mapper) = param.consume();
             if *shape != tensor.dims().to_vec() || values.len() != tensor.shape().num_elements() {
                 let (n, own) = (values.len(), tensor.dims());
-                self.problems.push(format!("{path} is {shape:?} of {n} numbers, the model's is {own:?}"));
+                self.problems.push(format!("{path} is {shape:?}, the model's is {own:?}, and it has {n} numbers"));
                 return Param::from_mapped_value(id, tensor, mapper);
             }
             let device: Device = tensor.device();
