@@ -1,6 +1,7 @@
 //! Helpers of the tests.
 
 pub(crate) mod golden;
+pub(crate) mod keys;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};

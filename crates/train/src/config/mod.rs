@@ -506,6 +506,3 @@ pub fn changed_keys(path: &str, a: &Value, b: &Value, keys: &mut Vec<String>) {
         (a, b) => keys.push(format!("{path} ({a}, now {b})")),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -53,7 +53,7 @@ impl RunConfig {
     }
 
     /// The configuration with a value, or the table around it, reset to its default; None if there is no default.
-    pub(super) fn without(&self, path: &[String]) -> Option<Self> {
+    pub fn without(&self, path: &[String]) -> Option<Self> {
         let mut root = Value::try_from(self).ok()?;
         // Reset a whole section only for a value at its top level.
         (path.len().min(2)..=path.len()).rev().filter(|n| *n > 0).find_map(|n| {

@@ -1,8 +1,12 @@
-use super::*;
-use toml::Table;
+//! What a configuration says of its faults, and how settings change it.
+
+use crate::common::keys::{at, at_mut, in_toml, shown};
+use toml::{Table, Value};
 use unitgain_model::{
     Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme, Variant, WeightNormConfig,
 };
+use unitgain_train::config::TAGS;
+use unitgain_train::{Calibrate, ClipConfig, DataConfig, OnDivergence, OptimizerConfig, RunConfig, ScheduleConfig};
 use unitgain_variant::assert_listed;
 
 fn parse(text: &str, settings: &[&str]) -> Result<RunConfig, String> {
@@ -325,7 +329,7 @@ fn leaves() -> Vec<(String, Table)> {
         for path in paths {
             let table: Vec<String> = path.split('.').map(String::from).collect();
             let kind = TAGS.iter().find_map(|tag| {
-                explain::at(&resolved, &[&table[..table.len() - 1], &[tag.to_string()]].concat()).map(Value::to_string)
+                at(&resolved, &[&table[..table.len() - 1], &[tag.to_string()]].concat()).map(Value::to_string)
             });
             if known.insert((path.clone(), kind)) {
                 all.push((path, resolved.as_table().unwrap().clone()));
@@ -379,11 +383,6 @@ fn leaves() -> Vec<(String, Table)> {
         add(&format!("data = {data}"));
     }
     all
-}
-
-/// Each kind of an axis, with its settings.
-pub(super) fn in_toml<V: Variant + Serialize>() -> Vec<String> {
-    V::all().iter().map(|kind| Value::try_from(kind).unwrap().to_string()).collect()
 }
 
 #[test]
@@ -469,14 +468,14 @@ fn a_value_of_a_wrong_type_is_told_with_its_key_and_without_rust() {
             let value: Table = format!("value = {wrong}").parse().unwrap();
             let mut root = Value::Table(base.clone());
             let keys: Vec<String> = path.split('.').map(String::from).collect();
-            *explain::at_mut(&mut root, &keys).unwrap() = value["value"].clone();
+            *at_mut(&mut root, &keys).unwrap() = value["value"].clone();
             let text = toml::to_string(&root).unwrap();
             let checked = checked(&text);
             let Err(problem) = checked else { continue };
             refused += 1;
             seen.insert(path.clone());
             // An array may be reported as a whole, and a table by its kind or the number in its place.
-            let shown = explain::shown(&keys);
+            let shown = shown(&keys);
             let list = shown.trim_end_matches(|c: char| c == '[' || c == ']' || c.is_ascii_digit());
             let table = [".kind", ".task", ".value"].iter().find_map(|tag| list.strip_suffix(tag)).unwrap_or(list);
             let is_key = |key: &str| [": ", " = ", ".", "["].iter().any(|end| problem.contains(&format!("{key}{end}")));
