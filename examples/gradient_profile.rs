@@ -31,7 +31,7 @@ pub(crate) fn profile(placement: Placement) -> Result<Vec<f32>, ModelError> {
     let squares: Vec<f32> = squares.into_data().iter::<f32>().collect();
     let mut blocks = vec![0.0; LAYERS];
     for (entry, square) in table.iter().zip(squares) {
-        if let Some(block) = entry.block {
+        if let Some(block) = entry.block() {
             blocks[block] += square;
         }
     }

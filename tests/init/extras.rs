@@ -473,7 +473,7 @@ fn u_mup(case: &Case) {
             assert_eq!(shape, stored, "{}: shape of {theirs}", case.name);
             let kind = if entry.role() == Role::Head { "output" } else { "weight" };
             assert_eq!(want.at("mup_type").text(), kind, "{}: {theirs}", case.name);
-            let depth = entry.block.map(|_| layers);
+            let depth = entry.block().map(|_| layers);
             assert_eq!(want.at("depth_for_lr").given().map(Json::size), depth, "{}: {theirs}", case.name);
             let got = [of(&adam).factors.lr, of(&sgd).factors.lr, of(&adam).init_std];
             let want = ["adam_lr_factor", "sgd_lr_factor", "init_std"].map(|key| want.at(key).f64());

@@ -411,7 +411,7 @@ fn constants_go_by_the_base_model() {
     let scale = unitgain_model::ScaleConfig::LayerScale { init: None };
     let deep = ModelConfig { parametrization: complete, scale, n_layers: 24, init: None, ..tiny() };
     assert_eq!(
-        deep.plan(16).unwrap().blocks[0].mlp.branch.scale,
+        deep.plan(11).unwrap().blocks[0].mlp.branch.scale,
         unitgain_model::ScaleConfig::LayerScale { init: Some(0.1) }
     );
     let dyt = |width, parametrization| {
@@ -446,7 +446,7 @@ fn under_u_mup_gains_have_the_gradient_of_their_branch() {
     let (tokens, targets) = batch(1).tensors(&device);
     let gradients = unitgain_train::Gradients::backward(&cross_entropy(model.forward(tokens), targets, None), &model);
     let size = |path: &str| {
-        let index = table.iter().position(|entry| entry.path.ends_with(path) && entry.block == Some(5)).unwrap();
+        let index = table.iter().position(|entry| entry.path.ends_with(path) && entry.block() == Some(5)).unwrap();
         let g = gradients.iter().nth(index).unwrap().unwrap().clone();
         f64::from(g.square().mean().into_scalar::<f32>()).sqrt()
     };

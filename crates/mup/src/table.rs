@@ -40,7 +40,7 @@ fn class(spec: &Spec, m: f64, shape: Shape, base_head_dim: Option<f64>) -> Class
     match spec.role {
         Role::Embedding => Class::Input,
         Role::Head => Class::Output,
-        role if role.is_hidden() => Class::Hidden,
+        Role::Query | Role::Key | Role::Value | Role::AttentionOutput | Role::MlpIn | Role::MlpOut => Class::Hidden,
         Role::Statistic => Class::Vector(1.0),
         // The bias of the head has one entry for each token id.
         Role::Bias if spec.block.is_none() => Class::Vector(1.0),
@@ -49,7 +49,7 @@ fn class(spec: &Spec, m: f64, shape: Shape, base_head_dim: Option<f64>) -> Class
         // One entry for each head.
         Role::HeadScale => Class::Vector(base_head_dim.map_or(1.0, |base| m * base / head_dim)),
         Role::QkNorm => Class::Vector(base_head_dim.map_or(m, |base| head_dim / base)),
-        _ => Class::Vector(m),
+        Role::Norm | Role::Bias | Role::Scale => Class::Vector(m),
     }
 }
 
@@ -174,8 +174,9 @@ fn u_mup(spec: &Spec, loss: f64, shape: Shape, update: Update) -> Factors {
     let (forward, backward) = match spec.role {
         Role::Head => (loss / spec.fan_in, spec.fan_in / spec.fan_out.sqrt()),
         Role::MlpIn | Role::MlpOut => (spec.fan_in.powf(-0.5), (spec.fan_in / spec.fan_out).sqrt()),
-        role if role.is_hidden() => (spec.fan_in.powf(-0.5), 1.0),
-        _ => (1.0, 1.0),
+        Role::Query | Role::Key | Role::Value | Role::AttentionOutput => (spec.fan_in.powf(-0.5), 1.0),
+        Role::Embedding => (1.0, 1.0),
+        Role::Norm | Role::QkNorm | Role::Bias | Role::Scale | Role::HeadScale | Role::Statistic => (1.0, 1.0),
     };
     let is_weight = spec.role == Role::Embedding || spec.role.is_hidden();
     let lr = match update {
@@ -190,11 +191,13 @@ fn u_mup(spec: &Spec, loss: f64, shape: Shape, update: Update) -> Factors {
 
 pub(crate) fn base_spec(base_width: usize, spec: &Spec, width: usize) -> Spec {
     let shrink = |fan: f64| fan * base_width as f64 / width as f64;
+    let both = Spec { fan_in: shrink(spec.fan_in), fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec };
     match spec.role {
         Role::Embedding => Spec { fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
         Role::Head => Spec { fan_in: shrink(spec.fan_in), width: shrink(spec.width), ..*spec },
         Role::Bias if spec.block.is_none() => Spec { width: shrink(spec.width), ..*spec },
-        _ => Spec { fan_in: shrink(spec.fan_in), fan_out: shrink(spec.fan_out), width: shrink(spec.width), ..*spec },
+        Role::Query | Role::Key | Role::Value | Role::AttentionOutput | Role::MlpIn | Role::MlpOut => both,
+        Role::Norm | Role::QkNorm | Role::Bias | Role::Scale | Role::HeadScale | Role::Statistic => both,
     }
 }
 

@@ -134,7 +134,7 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
         let updated = weights::of(&trainer.model);
         for (entry, (_, _, values)) in trainer.table.iter().zip(&updated) {
             let role = Some(entry.role().name().to_string());
-            looks.push(stats(Phase::Update, entry.block, role, entry.path.clone(), values.iter().copied()));
+            looks.push(stats(Phase::Update, entry.block(), role, entry.path.clone(), values.iter().copied()));
         }
         on_step(step - progress.step, step - progress.step);
         if let Some(recorded) = course.recorded.filter(|loss| loss.to_bits() != row.loss.to_bits()) {
@@ -240,7 +240,13 @@ fn inspect(trainer: &Trainer, batch: &Batch, softcap: f64, looks: &mut Vec<Tenso
         let Some(gradient) = gradient else { continue };
         let values = host(gradient.clone());
         let role = Some(entry.role().name().to_string());
-        each.push(stats(Phase::Backward, entry.block, role, format!("gradient of {}", entry.path), values.into_iter()));
+        each.push(stats(
+            Phase::Backward,
+            entry.block(),
+            role,
+            format!("gradient of {}", entry.path),
+            values.into_iter(),
+        ));
     }
     // Order of the backward pass, from head to embedding: after the gradient of the stream behind a block come the
     // gradients of the block's weights, last to first.
@@ -319,7 +325,7 @@ impl Probe for Seen<'_> {
         let path = self.paths.get(&weight).cloned().unwrap_or_default();
         let entry = self.table.iter().find(|entry| entry.path == path);
         let role = entry.map(|entry| entry.role().name().to_string());
-        self.push(entry.and_then(|entry| entry.block), role, format!("output of {path}"), host(y.clone().inner()));
+        self.push(entry.and_then(|entry| entry.block()), role, format!("output of {path}"), host(y.clone().inner()));
         y
     }
 

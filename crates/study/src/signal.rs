@@ -196,11 +196,11 @@ fn measured(config: &RunConfig, task: &Task, trainer: Trainer, step: usize, spec
         .iter()
         .zip(if spectrum { weights::of(&trainer.model) } else { Vec::new() })
         .filter(|(entry, _)| entry.role().is_matrix())
-        .filter_map(|(entry, (.., values))| Some((entry.block, Spectrum::of(entry, &values)?)))
+        .filter_map(|(entry, (.., values))| Some((entry.block(), Spectrum::of(entry, &values)?)))
         .collect();
     let blocks = (0..layers)
         .map(|l| {
-            let own = trainer.table.iter().zip(&squares).filter(|(entry, _)| entry.block == Some(l));
+            let own = trainer.table.iter().zip(&squares).filter(|(entry, _)| entry.block() == Some(l));
             let gradient = own.map(|(_, square)| square).sum::<f64>().sqrt();
             let of_block = spectra.iter().filter(|(block, _)| *block == Some(l));
             let range = of_block.fold(None, |range: Option<[f64; 2]>, (_, of)| {

@@ -11,8 +11,6 @@ pub struct ParamEntry {
     pub path: String,
     /// Role, fans and depth.
     pub spec: Spec,
-    /// Index of the block; None outside the blocks.
-    pub block: Option<usize>,
     /// Shape; linear weights are `[fan_in, fan_out]`.
     pub shape: Vec<usize>,
     /// Standard deviation at init; 0 for constants and loaded weights.
@@ -29,6 +27,11 @@ impl ParamEntry {
     /// Purpose of the parameter.
     pub fn role(&self) -> Role {
         self.spec.role
+    }
+
+    /// Index of the block; None outside the blocks.
+    pub fn block(&self) -> Option<usize> {
+        self.spec.block
     }
 
     /// Number of elements.
@@ -83,7 +86,6 @@ impl ParamTable {
                 factors: factors(parametrization, &record.spec, record.lr, shape, Update::Normalized),
                 update: Update::Normalized,
                 lr: record.lr,
-                block: record.spec.block,
                 spec: record.spec,
                 shape: dims,
                 init_std: record.init_std,

@@ -220,7 +220,7 @@ impl Work<'_> {
         let table = &self.trainer.table;
         // A gated MLP has two weights that read the stream, of which the last (up) scales its output.
         let ratio = |role: Role, block: Option<usize>| {
-            let index = table.entries().iter().rposition(|e| e.role() == role && e.block == block)?;
+            let index = table.entries().iter().rposition(|e| e.role() == role && e.block() == block)?;
             let ratio = f64::from(squares[index]).sqrt() / lengths[index];
             Some((table.entries()[index].path.clone(), ratio))
         };

@@ -143,7 +143,7 @@ impl Record {
     pub fn block_norms(row: &HostRow, table: &ParamTable, blocks: usize) -> Vec<f32> {
         let mut squares = vec![0.0f32; blocks];
         for (entry, square) in table.iter().zip(&row.squares) {
-            if let Some(index) = entry.block {
+            if let Some(index) = entry.block() {
                 squares[index] += square;
             }
         }

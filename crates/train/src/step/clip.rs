@@ -4,7 +4,7 @@ use crate::Gradients;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
-use unitgain_model::{About, Fault, ParamEntry, ParamTable, Role, Variant};
+use unitgain_model::{About, Fault, ParamTable, Role, Variant};
 use unitgain_variant::require;
 
 /// How gradients are clipped. A number is the maximum global norm: `clip = 1.0`; `clip = 0` is no clipping.
@@ -80,7 +80,7 @@ impl Variant for ClipConfig {
 impl ClipConfig {
     /// Clips on the device, without a transfer. `squares` are the gradients' sums of squares. Returns the gradients and
     /// their squared global norm, of shape `[1]`.
-    pub(crate) fn apply<M: Module>(
+    pub fn apply<M: Module>(
         self,
         gradients: Gradients,
         squares: Tensor<1>,
@@ -102,8 +102,8 @@ impl ClipConfig {
                     match entry.role() {
                         Role::Head => g,
                         // The bias of the head belongs to the head.
-                        Role::Bias if entry.block.is_none() => g,
-                        _ => units(g, weights[i].clone(), &entry.shape, unit_axis(entry), lambda, eps),
+                        Role::Bias if entry.block().is_none() => g,
+                        role => units(g, weights[i].clone(), &entry.shape, unit_axis(role), lambda, eps),
                     }
                 });
                 let square = clipped.squares(&device).sum();
@@ -120,11 +120,13 @@ pub fn coefficient(square: Tensor<1>, max: f64) -> Tensor<1> {
 }
 
 /// The axis over which the norm of a unit is taken; None if the whole tensor is one unit.
-fn unit_axis(entry: &ParamEntry) -> Option<usize> {
-    match entry.role() {
+fn unit_axis(role: Role) -> Option<usize> {
+    match role {
         Role::Embedding => Some(1),
-        role if role.is_matrix() => Some(0),
-        _ => None,
+        Role::Query | Role::Key | Role::Value | Role::AttentionOutput | Role::MlpIn | Role::MlpOut | Role::Head => {
+            Some(0)
+        }
+        Role::Norm | Role::QkNorm | Role::Bias | Role::Scale | Role::HeadScale | Role::Statistic => None,
     }
 }
 
