@@ -112,29 +112,29 @@ fn combinations_are_refused_or_warned_of() {
     ];
     // The fraction refers to the whole model, also in a range of blocks.
     let mix = ModelConfig { block: vec![last_block(Placement::MixNorm { fraction: 0.5 })], ..tiny() };
-    assert_eq!(mix.plan(16).unwrap().warnings().len(), 1);
+    assert_eq!(mix.plan(11).unwrap().warnings().len(), 1);
     // With an MLP placement only, queries and keys are not normalized.
     let mlp = ModelConfig { mlp_placement: Some(Placement::HybridNorm {}), qk_norm: NormConfig::rms_norm(), ..tiny() };
-    assert!(mlp.plan(16).unwrap().warnings().is_empty());
+    assert!(mlp.plan(11).unwrap().warnings().is_empty());
     // A base model is legitimate: sweeps over the width begin with it.
-    assert!(ModelConfig { parametrization: mup(16), ..tiny() }.plan(16).unwrap().warnings().is_empty());
+    assert!(ModelConfig { parametrization: mup(16), ..tiny() }.plan(11).unwrap().warnings().is_empty());
     // Unused norms do not matter.
     let free = ModelConfig {
         placement: Placement::None {},
         norm: NormConfig::InstanceNorm { eps: 1e-5, affine: true },
         ..tiny()
     };
-    assert!(free.plan(16).unwrap().warnings().is_empty() && free.plan(16).unwrap().norms().count() == 0);
+    assert!(free.plan(11).unwrap().warnings().is_empty() && free.plan(11).unwrap().norms().count() == 0);
     // A zero branch output has no direction, whatever makes it zero; with a zero gain nothing is lost.
     for (name, placement) in [("zero", Placement::PreNorm {}), ("fixup", Placement::None {})] {
-        let of = |weight_norm| ModelConfig { init: init(name), placement, weight_norm, ..tiny() }.plan(16);
+        let of = |weight_norm| ModelConfig { init: init(name), placement, weight_norm, ..tiny() }.plan(11);
         let problem = of(WeightNormConfig::weight_norm()).unwrap_err().to_string();
         assert!(problem.contains("has no direction") && problem.contains("scaled_weight_standardization"), "{problem}");
         assert!(of(standardized).is_ok() && of(WeightNormConfig::None {}).is_ok(), "{name}");
     }
     let mut met = Vec::new();
     for config in refused {
-        let problem = config.plan(16).unwrap_err().to_string();
+        let problem = config.plan(11).unwrap_err().to_string();
         let combination = COMBINATIONS
             .iter()
             .find(|r| problem.contains(r.pair) && problem.contains(r.fix))
@@ -143,7 +143,7 @@ fn combinations_are_refused_or_warned_of() {
         met.push(combination.pair);
     }
     for config in warned {
-        let warnings = config.plan(16).unwrap().warnings();
+        let warnings = config.plan(11).unwrap().warnings();
         assert_eq!(warnings.len(), 1, "{config:?}");
         met.push(warnings[0].pair);
     }
@@ -151,7 +151,7 @@ fn combinations_are_refused_or_warned_of() {
     let mut all: Vec<_> = COMBINATIONS.iter().map(|r| r.pair).collect();
     all.sort_unstable();
     assert_eq!(met, all, "every combination has a case here");
-    assert!(tiny().plan(16).unwrap().warnings().is_empty() && deep().plan(16).unwrap().warnings().is_empty());
+    assert!(tiny().plan(11).unwrap().warnings().is_empty() && deep().plan(11).unwrap().warnings().is_empty());
 }
 
 /// `UNITGAIN_WRITE_DOCS=1 cargo test --release` rewrites the page.

@@ -110,7 +110,7 @@ fn logits_are_the_multiplied_head_and_its_bias() {
         let plain = ModelConfig { head_bias: false, ..config.clone() }.build(3, &device).unwrap().1;
         let extra: Vec<_> = table.iter().filter(|e| !plain.iter().any(|p| p.path == e.path)).collect();
         let [bias] = extra[..] else { panic!("{extra:?}") };
-        assert_eq!((bias.role(), bias.shape.as_slice(), bias.block), (Role::Bias, [11].as_slice(), None));
+        assert_eq!((bias.role(), bias.shape.as_slice(), bias.block()), (Role::Bias, [11].as_slice(), None));
         let b = values(&model, &bias.path);
         assert!(b.iter().any(|b| *b != 0.0), "torch_linear draws biases");
 
@@ -264,6 +264,15 @@ fn what_has_no_output_multiplier_says_why() {
 }
 
 /// Until training, per-head scales equal the shared one.
+#[test]
+fn a_plan_has_the_vocabulary_of_its_configuration() {
+    let config = ModelConfig { vocab_size: Some(11), ..ModelConfig::default() };
+    assert_eq!(config.plan(11).unwrap().vocabulary, 11);
+    assert_eq!(ModelConfig { vocab_size: None, ..config.clone() }.plan(12).unwrap().vocabulary, 12);
+    let message = config.plan(12).unwrap_err().to_string();
+    assert!(message.contains("vocab_size = 11") && message.contains("the vocabulary of the plan, 12"), "{message}");
+}
+
 #[test]
 fn an_attention_scale_of_each_head_starts_as_that_of_the_block() {
     let with = |per_head| {

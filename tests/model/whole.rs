@@ -84,7 +84,7 @@ fn the_table_covers_every_parameter_once() {
         assert_eq!(paths, table.iter().map(|e| e.path.clone()).collect::<Vec<_>>());
         for entry in &table {
             assert_eq!(entry.role().is_matrix(), entry.shape.len() == 2, "{}", entry.path);
-            assert_eq!(entry.block.is_some(), entry.path.starts_with("blocks."), "{}", entry.path);
+            assert_eq!(entry.block().is_some(), entry.path.starts_with("blocks."), "{}", entry.path);
         }
     }
 }
@@ -133,7 +133,7 @@ fn every_parameter_gets_a_gradient() {
             let norm = norm.into_scalar::<f32>();
             // ReZero starts at 0, so weights inside its branches move only after it does.
             let waits = matches!(config.scale, ScaleConfig::ReZero { .. })
-                && entry.block.is_some()
+                && entry.block().is_some()
                 && entry.role() != Role::Scale;
             assert!(norm.is_finite() && (norm > 0.0) != waits, "{}: {norm} in {config:?}", entry.path);
         }
@@ -362,14 +362,14 @@ fn blocks_can_differ() {
     {
         let mut bad = config.clone();
         bad.block[1].range = range;
-        let problem = bad.plan(16).unwrap_err().to_string();
+        let problem = bad.plan(11).unwrap_err().to_string();
         assert!(problem.contains("model.block.1.range") && problem.contains(expected), "{problem}");
     }
 }
 
 #[test]
 fn the_final_norm_follows_the_last_block() {
-    let final_norm = |config: ModelConfig| config.plan(16).unwrap().final_norm;
+    let final_norm = |config: ModelConfig| config.plan(11).unwrap().final_norm;
     for placement in Placement::all() {
         assert_eq!(final_norm(ModelConfig { placement, ..tiny() }), placement.final_norm());
     }
@@ -413,18 +413,18 @@ fn weighted_cross_entropy_asks_only_where_the_weight_is_one() {
 
 #[test]
 fn what_is_not_set_follows_from_what_is() {
-    let init = |config: ModelConfig| config.plan(16).unwrap().init;
+    let init = |config: ModelConfig| config.plan(11).unwrap().init;
     assert_eq!(init(tiny()), Scheme::gpt2());
     assert_eq!(init(ModelConfig { placement: Placement::DeepNorm {}, ..tiny() }), Scheme::xavier());
     assert_eq!(init(ModelConfig { scale: ScaleConfig::Depth {}, ..tiny() }), Scheme::xavier());
     assert_eq!(init(ModelConfig { placement: Placement::ScaledPreNorm {}, ..tiny() }), Scheme::xavier());
-    let peri = ModelConfig { placement: Placement::PeriNorm {}, ..tiny() }.plan(16).unwrap();
+    let peri = ModelConfig { placement: Placement::PeriNorm {}, ..tiny() }.plan(11).unwrap();
     assert_eq!(peri.embedding_norm, peri.norm);
     // A stack without norms may have a final norm.
     let skip = ScaleConfig::SkipInit { init: 0.0 };
     let closed = ModelConfig { placement: Placement::None {}, scale: skip, final_norm: Some(true), ..tiny() };
-    assert!(closed.plan(16).unwrap().final_norm);
-    let free = ModelConfig { norm: NormConfig::None {}, ..tiny() }.plan(16).unwrap();
+    assert!(closed.plan(11).unwrap().final_norm);
+    let free = ModelConfig { norm: NormConfig::None {}, ..tiny() }.plan(11).unwrap();
     assert!(!free.final_norm);
 }
 
@@ -501,7 +501,7 @@ fn a_weight_made_for_another_place_is_no_weight_of_the_model() {
     struct Whole {
         blocks: Vec<Part>,
     }
-    let plan = tiny().plan(16).unwrap();
+    let plan = tiny().plan(11).unwrap();
     let device = Device::flex();
     let d = plan.shape.width;
     let mix = |builder: &mut Builder<'_>| builder.linear("mix", Role::MlpOut, [d, d], Start::default());

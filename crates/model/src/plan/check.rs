@@ -31,6 +31,9 @@ impl ModelConfig {
             require(size > 0, key, size, "must be at least 1")?;
             require(size <= MOST, key, size, format!("must be at most {MOST}"))?;
         }
+        let own = self.vocab_size.unwrap_or(vocabulary);
+        let problem = format!("must be the vocabulary of the plan, {vocabulary}; leave it out to take that");
+        require(own == vocabulary, "vocab_size", own, problem)?;
         require(self.n_layers <= MOST_BLOCKS, "n_layers", self.n_layers, format!("must be at most {MOST_BLOCKS}"))?;
         let divides = self.head_dim.is_some() || self.d_model.is_multiple_of(self.n_heads);
         let problem = format!("must be a multiple of n_heads = {}, or set head_dim", self.n_heads);

@@ -9,7 +9,8 @@ use unitgain_norms::NormConfig;
 use unitgain_residual::{Branch, Joint, NormPosition, Placement, Site};
 
 impl ModelConfig {
-    /// Checks every value and fills in every default, for a vocabulary of `vocabulary` token ids.
+    /// Checks every value and fills in every default, for a vocabulary of `vocabulary` token ids, which is `vocab_size` if
+    /// that is set.
     ///
     /// # Errors
     /// [`ModelError::Value`] names the key, its value, what is allowed and the fix; [`ModelError::Combination`] is one of
