@@ -20,7 +20,7 @@ mod config;
 mod error;
 mod layers;
 mod linear;
-mod ops;
+pub mod ops;
 mod plan;
 mod probe;
 mod transformer;

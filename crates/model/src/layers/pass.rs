@@ -45,7 +45,7 @@ pub struct BlockCache(Option<(Tensor<4>, Tensor<4>)>);
 
 impl BlockCache {
     /// Appends keys and values of further tokens; returns all keys and values.
-    pub(crate) fn extended(&mut self, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
+    pub fn extended(&mut self, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let all = match self.0.take() {
             Some((old_k, old_v)) => (Tensor::cat(vec![old_k, k], 1), Tensor::cat(vec![old_v, v], 1)),
             None => (k, v),

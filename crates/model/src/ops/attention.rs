@@ -6,8 +6,8 @@ use burn::tensor::{Bool, DType, Tensor, activation, module};
 
 /// Causal attention `softmax(cap(scale q k^T)) v` with `cap(z) = softcap tanh(z / softcap)`, or no cap for `softcap` 0. `q` and
 /// the result are `[sequences, time, heads, head_dim]`; `k` and `v` `[sequences, time, kv_heads, head_dim]`, with at least as
-/// many times, the last of which are those of the queries.
-pub(crate) fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, scale: f64, softcap: f64) -> Tensor<4> {
+/// many times, the last of which are those of the queries; `kv_heads` divides `heads`.
+pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, scale: f64, softcap: f64) -> Tensor<4> {
     #[cfg(feature = "flex")]
     if let Some(y) = fused::attention(&q, &k, &v, scale, softcap) {
         return y;

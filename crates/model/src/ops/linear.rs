@@ -5,8 +5,8 @@ use crate::config::Activation;
 use burn::tensor::{Tensor, activation, module};
 use unitgain_kernels::kinks;
 
-/// `phi(x W + b)`, in the type of `x`.
-pub(crate) fn linear(x: Tensor<2>, w: Tensor<2>, bias: Option<Tensor<1>>, phi: Option<Activation>) -> Tensor<2> {
+/// `phi(x W + b)` for `x`, `[rows, fan_in]`, and `w`, `[fan_in, fan_out]`, in the type of `x`.
+pub fn linear(x: Tensor<2>, w: Tensor<2>, bias: Option<Tensor<1>>, phi: Option<Activation>) -> Tensor<2> {
     if let Some(phi) = phi.filter(|phi| phi.is_watched()) {
         return activate(linear(x, w, bias, None), phi);
     }
@@ -22,8 +22,8 @@ pub(crate) fn linear(x: Tensor<2>, w: Tensor<2>, bias: Option<Tensor<1>>, phi: O
     }
 }
 
-/// `phi(x)`.
-pub(crate) fn activate(x: Tensor<2>, phi: Activation) -> Tensor<2> {
+/// `phi(x)`; of a gated activation its gate.
+pub fn activate(x: Tensor<2>, phi: Activation) -> Tensor<2> {
     #[cfg(feature = "flex")]
     if let Some(y) = fused::activation(&x, phi) {
         return y;
@@ -38,7 +38,7 @@ pub(crate) fn activate(x: Tensor<2>, phi: Activation) -> Tensor<2> {
 }
 
 /// `phi(gate) * up`.
-pub(crate) fn gated(gate: Tensor<2>, up: Tensor<2>, phi: Activation) -> Tensor<2> {
+pub fn gated(gate: Tensor<2>, up: Tensor<2>, phi: Activation) -> Tensor<2> {
     #[cfg(feature = "flex")]
     if let Some(y) = fused::gated(&gate, &up, phi) {
         return y;

@@ -1,5 +1,5 @@
-//! Operations on tensors. Each first tries a single node of the CPU backend ([`fused`]); the composed form below defines the
-//! operation and runs on other backends and types.
+//! The operations of a block, for blocks of one's own too. Each is a single node of the graph on the CPU backend; the composed
+//! form defines it and runs on other backends and types.
 
 mod attention;
 mod cross_entropy;
@@ -9,10 +9,10 @@ mod linear;
 mod precision;
 mod rotary;
 
+pub use attention::attention;
 pub use cross_entropy::cross_entropy;
+pub use linear::{activate, gated, linear};
 pub use precision::Precision;
+pub use rotary::{Rotary, sinusoids};
 
-pub(crate) use attention::attention;
-pub(crate) use linear::{activate, gated, linear};
 pub(crate) use precision::like;
-pub(crate) use rotary::{Rotary, sinusoids};

@@ -23,12 +23,12 @@ impl Precision {
     }
 
     /// Casts the input of a branch.
-    pub(crate) fn enter<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+    pub fn enter<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         cast(x, self.dtype())
     }
 
     /// Casts the output of a branch.
-    pub(crate) fn leave<const D: usize>(self, y: Tensor<D>) -> Tensor<D> {
+    pub fn leave<const D: usize>(self, y: Tensor<D>) -> Tensor<D> {
         cast(y, DType::F32)
     }
 }

@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
 /// `(sin, cos)` table of shape `[context, width]`: sines in the even columns, cosines in the odd.
-pub(crate) fn sinusoids(context: usize, width: usize, device: &Device) -> Tensor<2> {
+pub fn sinusoids(context: usize, width: usize, device: &Device) -> Tensor<2> {
     let value = |t: usize, i: usize| {
         let angle = t as f64 / 10_000f64.powf((i - i % 2) as f64 / width as f64);
         if i.is_multiple_of(2) { angle.sin() } else { angle.cos() }
@@ -16,13 +16,14 @@ pub(crate) fn sinusoids(context: usize, width: usize, device: &Device) -> Tensor
 
 /// Rotary embedding, with cosines and sines of every position, each `[context, head_dim / 2]`.
 #[derive(Module, Debug)]
-pub(crate) struct Rotary {
+pub struct Rotary {
     cos: Tensor<2>,
     sin: Tensor<2>,
 }
 
 impl Rotary {
-    pub(crate) fn new(context: usize, head_dim: usize, theta: f64, device: &Device) -> Self {
+    /// The tables of `context` positions, with angles `t theta^(-2i / head_dim)` (arXiv:2104.09864, eq. 15).
+    pub fn new(context: usize, head_dim: usize, theta: f64, device: &Device) -> Self {
         let half = head_dim / 2;
         let table = |f: fn(f64) -> f64| {
             let values: Vec<f32> = (0..context * half)
@@ -33,8 +34,11 @@ impl Rotary {
         Self { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
-    /// Rotates `x`, `[sequences, time, heads, head_dim]`, whose first position is `start`.
-    pub(crate) fn forward(&self, x: Tensor<4>, start: usize) -> Tensor<4> {
+    /// Rotates the pairs (i, i + head_dim / 2) of `x`, `[sequences, time, heads, head_dim]`, whose first position is `start`.
+    ///
+    /// # Panics
+    /// If a position is beyond the context.
+    pub fn forward(&self, x: Tensor<4>, start: usize) -> Tensor<4> {
         #[cfg(feature = "flex")]
         if let Some(y) = fused::rotary(&x, &self.cos, &self.sin, start) {
             return y;

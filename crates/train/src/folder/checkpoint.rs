@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use unitgain_model::weights::{self, Source, Tensors};
-use unitgain_model::{ModelConfig, ModelError, ParamTable, Parametrization, Plan, Transformer, few};
+use unitgain_model::{LanguageModel, ModelConfig, ModelError, ParamTable, Parametrization, Plan, Transformer, few};
 
 /// Name and version of the format.
 const FORMAT: &str = "unitgain-checkpoint-3";
@@ -94,11 +94,16 @@ pub struct Checkpoint {
     tensors: Tensors,
 }
 
-/// Writes a checkpoint of `trainer` into `folder` and removes the checkpoints that need not be kept.
+/// Writes a checkpoint of `trainer`, whose model may be one's own, into `folder` and removes the checkpoints that need not be kept.
 ///
 /// # Errors
 /// [`Error::Io`]; the earlier checkpoints are then unchanged.
-pub fn save(folder: &Path, trainer: &Trainer, progress: &Progress, config: &RunConfig) -> Result<(), Error> {
+pub fn save<M: LanguageModel>(
+    folder: &Path,
+    trainer: &Trainer<M>,
+    progress: &Progress,
+    config: &RunConfig,
+) -> Result<(), Error> {
     let mut tensors: BTreeMap<String, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
     for (path, shape, values) in weights::of(&trainer.model) {
         tensors.insert(format!("model.{path}"), (shape, bytes(&values)));
@@ -318,7 +323,7 @@ impl Checkpoint {
     /// [`Error::Checkpoint`] if the parametrization or base model differs, under which the same weights compute
     /// something else; if the vocabulary has another size than the model's; and, with their names, if tensors are
     /// missing, unknown, or of another shape.
-    pub fn load_model(&self, model: Transformer, table: &ParamTable) -> Result<Transformer, Error> {
+    pub fn load_model<M: LanguageModel>(&self, model: M, table: &ParamTable) -> Result<M, Error> {
         let weights = self.weights(table.parametrization())?;
         weights::assign(model, &weights).map_err(|error| self.misfit(error))
     }
@@ -377,13 +382,13 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`Checkpoint::load_model`].
-    pub fn load(&self, mut trainer: Trainer) -> Result<Trainer, Error> {
+    pub fn load<M: LanguageModel>(&self, mut trainer: Trainer<M>) -> Result<Trainer<M>, Error> {
         trainer.model = self.load_model(trainer.model, &trainer.table)?;
         self.with_states(trainer)
     }
 
     /// Loads the optimizer state into `trainer`.
-    fn with_states(&self, mut trainer: Trainer) -> Result<Trainer, Error> {
+    fn with_states<M: LanguageModel>(&self, mut trainer: Trainer<M>) -> Result<Trainer<M>, Error> {
         let device = trainer.device().clone();
         let (mut problems, mut used) = (Vec::new(), 0);
         let mut slot = |slot: &str, path: &str, elements: usize| {

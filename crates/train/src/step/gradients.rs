@@ -36,9 +36,13 @@ impl Gradients {
         Self { each: collect.flat, factor: None }
     }
 
-    /// Sum of two sets of gradients without a pending factor.
+    /// Sum of two sets of gradients.
+    ///
+    /// # Panics
+    /// If a factor of one of them is not yet applied.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
+        assert!(self.factor.is_none() && other.factor.is_none(), "gradients are added before they are clipped");
         let sum = |pair| match pair {
             (Some(a), Some(b)) => Some(a + b),
             (a, b) => a.or(b),
@@ -46,7 +50,8 @@ impl Gradients {
         Self { each: self.each.into_iter().zip(other.each).map(sum).collect(), factor: None }
     }
 
-    /// Sum of squares of each gradient, of shape `[parameters]`, on the device; 0 for a weight without one.
+    /// Sum of squares of each gradient, of shape `[parameters]`, on the device, without a factor that is
+    /// not yet applied; 0 for a weight without one.
     pub fn squares(&self, device: &Device) -> Tensor<1> {
         #[cfg(feature = "flex")]
         if let Some(squares) = crate::step::fused::squares(&self.each, device) {
@@ -69,13 +74,19 @@ impl Gradients {
         self.factor.clone()
     }
 
-    /// Multiplies all by a factor of shape `[1]`, applied when they are used.
-    pub(crate) fn times(self, factor: Tensor<1>) -> Self {
+    /// Multiplies all by a factor of shape `[1]`, applied when the weights are updated.
+    #[must_use]
+    pub fn times(self, factor: Tensor<1>) -> Self {
+        let factor = match self.factor {
+            Some(earlier) => earlier * factor,
+            None => factor,
+        };
         Self { factor: Some(factor), ..self }
     }
 
-    /// Applies `f` to each index and gradient.
-    pub(crate) fn map(self, f: impl Fn(usize, Tensor<1>) -> Tensor<1>) -> Self {
+    /// Applies `f` to the index and the gradient of each weight, without a factor that is not yet applied.
+    #[must_use]
+    pub fn map(self, f: impl Fn(usize, Tensor<1>) -> Tensor<1>) -> Self {
         let each = self.each.into_iter().enumerate().map(|(i, g)| g.map(|g| f(i, g))).collect();
         Self { each, ..self }
     }

@@ -182,7 +182,7 @@ impl OptimizerConfig {
 
     /// Maximum number of state tensors per weight.
     pub(crate) fn most_states(self) -> usize {
-        self.rule(Role::MlpIn).states().len()
+        Role::ALL.iter().map(|role| self.rule(*role).states().len()).max().unwrap_or(0)
     }
 
     /// How the update of a hidden matrix depends on the size of its gradient.
@@ -285,6 +285,12 @@ impl ModuleMapper for UpdateMapper<'_> {
         self.index += 1;
         let Some(gradient) = self.gradients.take(index) else { return param };
         let entry = &self.table.entries()[index];
+        debug_assert_eq!(
+            entry.update,
+            self.optimizer.rules[index].update(),
+            "{}: the factors of another rule",
+            entry.path
+        );
         let Optimizer { config, time, rules, states } = &mut *self.optimizer;
         let (id, tensor, mapper) = param.consume();
         let shape = tensor.shape();
