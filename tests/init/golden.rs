@@ -3,7 +3,7 @@
 use crate::common::golden::{Case, Json, walk};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, Tensor, TensorData, module};
-use unitgain_init::gain::{Function, erf, leaky_gain, moments};
+use unitgain_init::gain::{Function, leaky_gain, moments};
 use unitgain_init::matrix::{self, ZeroConstant};
 use unitgain_init::{
     Distribution, Draw, Fan, Fans, Form, Gain, Role, Scheme, Spec, TFixupConstants, bias, fixup_scale,
@@ -546,7 +546,7 @@ fn truncated(case: &Case, expected: Json<'_>) {
         close("variance", std * std, number(row, "variance_over_sigma2"));
         close("std", std, number(row, "std_over_sigma"));
         close("sigma of std 1", 1.0 / std, number(row, "sigma_for_unit_std"));
-        let mass = (erf(high / 2f64.sqrt()) - erf(low / 2f64.sqrt())) / 2.0;
+        let mass = (libm::erf(high / 2f64.sqrt()) - libm::erf(low / 2f64.sqrt())) / 2.0;
         close("mass", mass, number(row, "mass_kept"));
         // By parts, from the second moment about 0.
         let ends = |z: f64| z.powi(3) * (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();

@@ -332,7 +332,7 @@ fn the_new_weights_train_and_resume() {
 /// The inverse direction: moments under a normal distribution, and closed forms where they exist.
 #[test]
 fn gains_are_their_closed_forms() {
-    let erf = unitgain_init::gain::erf;
+    let erf = libm::erf;
     let cdf = |x: f64| 0.5 * (1.0 + erf(x / 2f64.sqrt()));
     let density = |x: f64| (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt();
     let close = |what: &str, got: f64, want: f64| assert!((got / want - 1.0).abs() < 1e-11, "{what}: {got} {want}");

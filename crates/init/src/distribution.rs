@@ -119,14 +119,14 @@ impl Distribution {
 /// `sqrt(1 - 2 cut phi(cut) / (2 Phi(cut) - 1))`.
 pub fn truncated_std(cut: f64) -> f64 {
     let density = (-cut * cut / 2.0).exp() / std::f64::consts::TAU.sqrt();
-    let kept = crate::gain::erf(cut / std::f64::consts::SQRT_2);
+    let kept = libm::erf(cut / std::f64::consts::SQRT_2);
     (1.0 - 2.0 * cut * density / kept).sqrt()
 }
 
 /// Mean and standard deviation of the standard normal distribution truncated to [low, high].
 pub fn truncated_moments(low: f64, high: f64) -> [f64; 2] {
     let density = |z: f64| (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
-    let below = |z: f64| 0.5 * (1.0 + crate::gain::erf(z / std::f64::consts::SQRT_2));
+    let below = |z: f64| 0.5 * (1.0 + libm::erf(z / std::f64::consts::SQRT_2));
     let kept = below(high) - below(low);
     let mean = (density(low) - density(high)) / kept;
     let variance = 1.0 + (low * density(low) - high * density(high)) / kept - mean * mean;
