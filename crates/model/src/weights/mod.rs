@@ -59,7 +59,8 @@ pub enum Source<'a> {
 pub struct Start {
     /// Whether the layer has a bias. Default false.
     pub bias: bool,
-    /// Factor of the standard deviation. 0 makes the weight 0, and the bias of a head too. Default 1.
+    /// Factor of the standard deviation; of the gain of the norm, if the norm divides by the size of the weight. 0 makes the
+    /// weight (or that gain) 0, and the bias of a head too. Default 1.
     pub gain: f64,
     /// Norm of the weight. Default none.
     pub norm: WeightNormConfig,

@@ -34,10 +34,11 @@ impl Rule for Adam {
     }
 
     fn step(&self, weight: Weight<'_>, gradient: Gradient) -> Moved {
-        let Rates { lr, decay, eps } = weight.rates;
+        let Rates { lr, eps, .. } = weight.rates;
         let time = i32::try_from(weight.time).unwrap_or(i32::MAX);
         #[cfg(feature = "flex")]
         if gradient.is_fused() {
+            let decay = weight.rates.decay;
             let (decay, l2) = if self.is_decoupled { (decay, 0.0) } else { (0.0, decay) };
             let adam = fused::Adam { betas: self.betas, lr, decay, l2, eps, time };
             let (g, factor) = gradient.parts();

@@ -56,6 +56,7 @@ pub struct Rates {
 pub struct Gradient {
     values: Tensor<1>,
     factor: Option<Tensor<1>>,
+    #[cfg_attr(not(feature = "flex"), expect(dead_code, reason = "only fused updates take the factor as a number"))]
     on_host: f32,
 }
 
