@@ -7,5 +7,6 @@ pub(crate) mod devices;
 pub(crate) mod idle_keys;
 pub(crate) mod optimizers;
 pub(crate) mod reliability;
+pub(crate) mod replicas;
 pub(crate) mod run;
 pub(crate) mod trajectories;

@@ -2,12 +2,11 @@ use crate::config::{ModelConfig, Position};
 use crate::error::ModelError;
 use crate::layers::{Block, BlockCache, Cache, Pass};
 use crate::linear::Linear;
-use crate::ops::{Precision, linear, sinusoids};
+use crate::ops::{self, Precision, linear, sinusoids};
 use crate::plan::{Plan, TokenScale};
 use crate::probe::{Observe, Point, Probe};
 use crate::weights::{Builder, ParamTable, Source, Start};
 use burn::module::{Module, Param};
-use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Int, Tensor, module};
 use unitgain_init::Role;
 use unitgain_mup::Positions;
@@ -33,7 +32,8 @@ pub struct Transformer {
     /// Fixed position embeddings.
     sinusoids: Option<Tensor<2>>,
     embedding_norm: Norm,
-    dropout: Dropout,
+    /// Probability of dropout of the embedding.
+    dropout: f64,
     blocks: Vec<Block>,
     final_norm: Norm,
     /// None if the head is the transposed embedding.
@@ -104,7 +104,7 @@ impl Transformer {
                 .then(|| builder.matrix("position", Role::Embedding, [context, d])),
             sinusoids: (positions == Positions::Fixed).then(|| sinusoids(context, d, builder.device())),
             embedding_norm: builder.norm(&plan.embedding_norm, d, Role::Norm),
-            dropout: DropoutConfig::new(plan.dropout).init(),
+            dropout: plan.dropout,
             blocks: plan
                 .blocks
                 .iter()
@@ -178,9 +178,9 @@ impl Transformer {
 
     /// The model with another dropout probability.
     pub fn with_dropout(mut self, dropout: f64) -> Self {
-        self.dropout = DropoutConfig::new(dropout).init();
+        self.dropout = dropout;
         for block in &mut self.blocks {
-            block.set_dropout(&self.dropout);
+            block.set_dropout(dropout);
         }
         self
     }
@@ -204,7 +204,7 @@ impl Transformer {
         }
 
         let x = self.embedding_norm.forward_rows(self.embed(tokens, start), sequences);
-        let x = self.dropout.forward(x);
+        let x = ops::dropout(x, self.dropout, sequences);
         let x = self.precision.enter(self.stream(x, sequences, start, cache, probe));
         let logits = match &self.head {
             Some(head) => head.forward(x, probe),

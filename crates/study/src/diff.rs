@@ -146,6 +146,7 @@ fn measured(record: &Record) -> Vec<(String, f64)> {
         loss,
         lr,
         tokens_per_second: _,
+        replicas,
         grad_norm,
         grad_norm_clipped,
         grad_norm_block,
@@ -160,6 +161,7 @@ fn measured(record: &Record) -> Vec<(String, f64)> {
         ("tokens".to_string(), *tokens as f64),
         ("loss".into(), widened(*loss)),
         ("lr".into(), *lr),
+        ("replicas".into(), *replicas as f64),
         ("grad_norm".into(), widened(*grad_norm)),
         ("grad_norm_clipped".into(), widened(*grad_norm_clipped)),
     ];
@@ -231,6 +233,7 @@ mod tests {
             loss,
             lr: 0.1,
             tokens_per_second: 100.0 * loss as f64,
+            replicas: 1,
             grad_norm: 1.0,
             grad_norm_clipped: 1.0,
             grad_norm_block: vec![0.5, 0.25],

@@ -122,9 +122,10 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
         // Inspect a copy: the forward pass updates running averages, and the step itself does so again.
         let before =
             weights::of(&trainer.model).into_iter().map(|(path, shape, values)| (path, (shape, values))).collect();
-        for (micro, batch) in batches.iter().enumerate() {
-            trainer.seed_dropout(micro);
-            inspect(&trainer, batch, config.model.attention_softcap, &mut looks);
+        let mut first = 0;
+        for batch in &batches {
+            trainer.with_masks(first, || inspect(&trainer, batch, config.model.attention_softcap, &mut looks));
+            first += batch.rows;
         }
         trainer.model = weights::assign(trainer.model, &before)
             .unwrap_or_else(|problem| unreachable!("the model's own weights: {problem}"));

@@ -28,6 +28,7 @@ pub use run::{Event, OnEvent, Start, train};
 pub use step::clip::ClipConfig;
 pub use step::gradients::Gradients;
 pub use step::optim::{Optimizer, OptimizerConfig, WeightDecay};
+pub use step::replicas::{ReplicaCount, Replicas};
 pub use step::schedule::ScheduleConfig;
 pub use step::{HostRow, Measurement, Row, Trainer, loss, read_rows};
 

@@ -2,6 +2,7 @@
 
 use serde::de::value::{MapAccessDeserializer, MapDeserializer};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
+use serde::ser::Serializer;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -56,4 +57,41 @@ where
     T: Deserialize<'de> + From<f64>,
 {
     number_kind_or_table(deserializer).map(Some)
+}
+
+/// Reads a whole number, or None where `word` is written. `what` describes the number.
+pub fn number_or_word<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    what: &'static str,
+    word: &'static str,
+) -> Result<Option<usize>, D::Error> {
+    struct NumberOrWord([&'static str; 2]);
+    impl Visitor<'_> for NumberOrWord {
+        type Value = Option<usize>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "{}, or {:?}", self.0[0], self.0[1])
+        }
+        fn visit_u64<E: Error>(self, n: u64) -> Result<Option<usize>, E> {
+            usize::try_from(n).map(Some).map_err(|_| E::invalid_value(Unexpected::Unsigned(n), &self))
+        }
+        fn visit_i64<E: Error>(self, n: i64) -> Result<Option<usize>, E> {
+            usize::try_from(n).map(Some).map_err(|_| E::invalid_value(Unexpected::Signed(n), &self))
+        }
+        fn visit_str<E: Error>(self, text: &str) -> Result<Option<usize>, E> {
+            if text == self.0[1] { Ok(None) } else { Err(E::invalid_value(Unexpected::Str(text), &self)) }
+        }
+    }
+    deserializer.deserialize_any(NumberOrWord([what, word]))
+}
+
+/// Writes what [`number_or_word`] reads.
+pub fn write_number_or_word<S: Serializer>(
+    number: Option<usize>,
+    word: &'static str,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match number {
+        Some(n) => serializer.serialize_u64(n as u64),
+        None => serializer.serialize_str(word),
+    }
 }

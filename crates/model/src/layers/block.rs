@@ -1,10 +1,10 @@
 use super::attention::Attention;
 use super::mlp::Mlp;
 use super::pass::{BlockCache, Pass};
+use crate::ops;
 use crate::plan::BlockPlan;
 use crate::weights::Builder;
 use burn::module::{Module, Param};
-use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::Tensor;
 use unitgain_residual::{Residual, Stream};
 
@@ -17,7 +17,8 @@ pub struct Block {
     mlp: Mlp,
     /// Learned factor shared by both branches.
     shared_scale: Option<Param<Tensor<1>>>,
-    dropout: Dropout,
+    /// Probability of dropout of the output of each branch.
+    dropout: f64,
 }
 
 impl Block {
@@ -29,13 +30,13 @@ impl Block {
             around_mlp: builder.residual(&plan.mlp.branch),
             mlp: builder.within("mlp", |builder| Mlp::new(&plan.mlp, builder)),
             shared_scale: plan.shares_scale.then(|| builder.scalar(0.0, 1.0)),
-            dropout: DropoutConfig::new(plan.dropout).init(),
+            dropout: plan.dropout,
         }
     }
 
-    /// Sets the dropout of the branches.
-    pub(crate) fn set_dropout(&mut self, dropout: &Dropout) {
-        self.dropout = dropout.clone();
+    /// Sets the probability of dropout of the branches.
+    pub(crate) fn set_dropout(&mut self, dropout: f64) {
+        self.dropout = dropout;
     }
 
     /// The stream after the block. With a cache, the stream holds the tokens after the cached ones.
@@ -43,7 +44,7 @@ impl Block {
         let Pass { block, precision, probe, .. } = pass;
         let sequences = stream.sequences;
         let written = |y: Tensor<2>| {
-            let y = self.dropout.forward(precision.leave(y));
+            let y = ops::dropout(precision.leave(y), self.dropout, sequences);
             match &self.shared_scale {
                 Some(alpha) => y * alpha.val().unsqueeze(),
                 None => y,

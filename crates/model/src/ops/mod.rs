@@ -3,6 +3,7 @@
 
 mod attention;
 mod cross_entropy;
+mod dropout;
 #[cfg(feature = "flex")]
 mod fused;
 mod linear;
@@ -11,6 +12,7 @@ mod rotary;
 
 pub use attention::attention;
 pub use cross_entropy::cross_entropy;
+pub use dropout::{dropout, with_masks};
 pub use linear::{activate, gated, linear};
 pub use precision::Precision;
 pub use rotary::{Rotary, sinusoids};

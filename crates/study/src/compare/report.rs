@@ -301,6 +301,7 @@ mod tests {
             loss: *loss,
             lr: 0.0,
             tokens_per_second: [100.0, 300.0, 200.0][i % 3],
+            replicas: 1,
             grad_norm: i as f32,
             grad_norm_clipped: 0.0,
             grad_norm_block: norms.to_vec(),

@@ -14,9 +14,10 @@ pub use file::{ConfigFile, deserialize, read};
 pub use path::setting_of;
 
 use crate::{
-    Batch, Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OnDivergence, OptimizerConfig, ScheduleConfig, Task,
-    WeightDecay, device, device::memory, folder, folder::metrics,
+    Batch, Calibrate, ClipConfig, DataConfig, Error, EvalTokens, OnDivergence, OptimizerConfig, ReplicaCount, Replicas,
+    ScheduleConfig, Task, WeightDecay, device, device::memory, folder, folder::metrics,
 };
+use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use toml::Value;
@@ -77,6 +78,9 @@ pub struct TrainConfig {
     pub batch_size: usize,
     /// Micro-batches per update; their gradients are averaged. Default 1.
     pub accumulate: usize,
+    /// Copies of the model, each of which runs on its share of the sequences of a micro-batch; it affects the last digits of
+    /// a run. Default `"auto"`: one for each CPU thread, where there are the sequences; one for each device on a GPU.
+    pub replicas: ReplicaCount,
     /// Gradient clipping; a number is the maximum global norm, and 0 disables the clip. Default 1.
     #[serde(deserialize_with = "shorthand::number_kind_or_table")]
     pub clip: ClipConfig,
@@ -183,6 +187,7 @@ impl Default for TrainConfig {
             steps: 1000,
             batch_size: 16,
             accumulate: 1,
+            replicas: ReplicaCount::Auto,
             clip: ClipConfig::default(),
             fused: true,
             on_divergence: OnDivergence::default(),
@@ -256,6 +261,7 @@ impl RunConfig {
         let plan = config.plan()?;
         config.model = config.model.written_out(&plan);
         config.check_batch(&plan)?;
+        config.check_replicas(&plan)?;
         config.check_memory(&plan)?;
         if let DataConfig::Text { path, .. } = &mut config.data {
             *path = path::absolute(path);
@@ -273,7 +279,8 @@ impl RunConfig {
         Ok(self.model.plan(self.model.vocab_size.unwrap_or(1))?)
     }
 
-    /// Checks all values, loads the data, resolves the configuration for it, and writes out the number of threads.
+    /// Checks all values, loads the data, resolves the configuration for it, and writes out the numbers of threads and
+    /// replicas.
     ///
     /// # Errors
     /// As [`RunConfig::resolved`] and [`DataConfig::load`]: everything that is wrong with the values, each with its
@@ -289,6 +296,7 @@ impl RunConfig {
         if config.threads == 0 && device::is_host(&config.backend) {
             config.threads = device::threads()?;
         }
+        config.train.replicas = ReplicaCount::Count(config.replica_count(&config.plan()?));
         Ok((config, task))
     }
 
@@ -310,6 +318,33 @@ impl RunConfig {
     /// after the last one only.
     pub(crate) fn is_due(&self, every: usize, step: usize) -> bool {
         step == self.train.steps || (every > 0 && step.is_multiple_of(every))
+    }
+
+    /// The number of replicas of this plan.
+    pub(crate) fn replica_count(&self, plan: &Plan) -> usize {
+        match self.train.replicas {
+            ReplicaCount::Count(n) => n,
+            ReplicaCount::Auto if has_batch_norm(plan) || !device::is_host(&self.backend) => 1,
+            ReplicaCount::Auto => ReplicaCount::of_threads(self.thread_count(), self.train.batch_size),
+        }
+    }
+
+    /// The replicas of this plan, for a model on `device`.
+    ///
+    /// # Errors
+    /// As [`Replicas::on_threads`].
+    pub fn replicas(&self, plan: &Plan, device: &Device) -> Result<Replicas, Error> {
+        let count = self.replica_count(plan);
+        if device::is_host(&self.backend) {
+            Replicas::on_threads(count, self.thread_count(), device)
+        } else {
+            Replicas::on_devices(&vec![device.clone(); count])
+        }
+    }
+
+    /// The number of CPU threads.
+    fn thread_count(&self) -> usize {
+        if self.threads == 0 { device::threads().unwrap_or(1) } else { self.threads }
     }
 
     /// The micro-batches of a step.
@@ -424,6 +459,19 @@ impl RunConfig {
         require(is_enough, "train.batch_size", self.train.batch_size, problem)
     }
 
+    /// Checks that the batch can be split over the replicas.
+    fn check_replicas(&self, plan: &Plan) -> Result<(), Fault> {
+        let ReplicaCount::Count(n) = self.train.replicas else { return Ok(()) };
+        let key = "train.replicas";
+        require(n > 0, key, n, "must be at least 1, or \"auto\"")?;
+        require(n <= MOST_THREADS, key, n, format!("must be at most {MOST_THREADS}"))?;
+        let most = self.train.batch_size;
+        let problem = format!("must be at most train.batch_size = {most}: a replica takes whole sequences");
+        require(n <= most, key, n, problem)?;
+        let problem = "must be 1: batch_norm normalizes by the statistics of the whole batch";
+        require(n == 1 || !has_batch_norm(plan), key, n, problem)
+    }
+
     /// Refuses a run that needs more memory than is available.
     fn check_memory(&self, plan: &Plan) -> Result<(), Error> {
         if device::is_host(&self.backend) { memory::Need::of(self, plan).check(self) } else { Ok(()) }
@@ -464,6 +512,7 @@ impl RunConfig {
     fn of_steps(&self) -> Self {
         let mut config =
             Self { versions: None, origin: None, threads: 0, checkpoint: CheckpointConfig::default(), ..self.clone() };
+        config.train.replicas = ReplicaCount::Auto;
         if let DataConfig::Text { path, .. } = &mut config.data {
             // A text may move: its contents are compared by fingerprint.
             *path = path.file_name().unwrap_or_default().into();

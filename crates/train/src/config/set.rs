@@ -8,6 +8,9 @@ use serde::Deserialize;
 use toml::de::{DeTable, Deserializer};
 use toml::{Table, Value};
 
+/// Keys whose default is a word and whose value can be a number.
+const OR_NUMBERS: [&str; 1] = ["train.replicas"];
+
 /// The key of a `key.path=value` setting.
 pub(super) fn key(setting: &str) -> &str {
     setting.split('=').next().unwrap_or_default().trim()
@@ -42,8 +45,9 @@ pub(super) fn set(table: &mut Table, setting: &str) -> Result<(), Error> {
         holder =
             holder.enter(key, default).ok_or_else(|| error(path, format!("{key} is not a table or an index here")))?;
     }
-    let is_text = PATHS.contains(&keys.join(".").as_str())
-        || default.and_then(|d| d.get(*last)).is_some_and(|value| value.is_str());
+    let key = keys.join(".");
+    let is_string = default.and_then(|d| d.get(*last)).is_some_and(|value| value.is_str());
+    let is_text = PATHS.contains(&key.as_str()) || is_string && !OR_NUMBERS.contains(&key.as_str());
     let value = if is_text { Value::String(text(raw)) } else { parse_value(raw.trim()) };
     match holder {
         Holder::Table(table) => {

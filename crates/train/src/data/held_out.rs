@@ -2,10 +2,11 @@
 
 use super::{Batch, Source, Task, TextTokens};
 use rand_chacha::ChaCha8Rng;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use unitgain_init::sample;
+use unitgain_variant::shorthand;
 
 /// Number of tokens in an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,39 +177,18 @@ fn cut(stream: &Stream<'_>, windows: &[Window], time: usize) -> Batch {
 
 impl Serialize for EvalTokens {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Count(n) => serializer.serialize_u64(*n as u64),
-            Self::All => serializer.serialize_str("all"),
-        }
+        let number = match self {
+            Self::Count(n) => Some(*n),
+            Self::All => None,
+        };
+        shorthand::write_number_or_word(number, "all", serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for EvalTokens {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = EvalTokens;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a number of tokens, or \"all\"")
-            }
-            fn visit_u64<E: de::Error>(self, n: u64) -> Result<EvalTokens, E> {
-                usize::try_from(n)
-                    .map(EvalTokens::Count)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(n), &self))
-            }
-            fn visit_i64<E: de::Error>(self, n: i64) -> Result<EvalTokens, E> {
-                u64::try_from(n)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(n), &self))
-                    .and_then(|n| self.visit_u64(n))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<EvalTokens, E> {
-                match text {
-                    "all" => Ok(EvalTokens::All),
-                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
-                }
-            }
-        }
-        deserializer.deserialize_any(Visitor)
+        let number = shorthand::number_or_word(deserializer, "a number of tokens", "all")?;
+        Ok(number.map_or(Self::All, Self::Count))
     }
 }
 

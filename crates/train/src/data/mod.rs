@@ -152,6 +152,18 @@ impl Batch {
         (tensor(&self.tokens), tensor(&self.targets))
     }
 
+    /// The sequences `rows`.
+    pub fn part(&self, rows: Range<usize>) -> Self {
+        let tokens = rows.start * self.time..rows.end * self.time;
+        Self {
+            rows: rows.len(),
+            time: self.time,
+            tokens: self.tokens[tokens.clone()].to_vec(),
+            targets: self.targets[tokens.clone()].to_vec(),
+            weights: self.weights.as_ref().map(|weights| weights[tokens].to_vec()),
+        }
+    }
+
     /// Number of tokens whose loss counts: the sum of the weights.
     pub fn asked(&self) -> f64 {
         match &self.weights {

@@ -265,7 +265,9 @@ impl Need {
         let rows = config.train.batch_size as f64 * sizes.time;
         let (key, fix) = unusual(&["train.batch_size", "model.context", "model.n_layers", "model.d_model"]);
         let (of_logits, fewer) = unusual(&["train.batch_size", "model.context"]);
-        let gradients = if config.train.accumulate > 1 { 2.0 } else { 1.0 };
+        // Each replica has gradients of its own, and with micro-batches there is their sum.
+        let sum = if config.train.accumulate > 1 { 1.0 } else { 0.0 };
+        let gradients = config.replica_count(plan) as f64 + sum;
         let mut step = weights(FLOAT * gradients, "gradients").to_vec();
         step.push(part(FLOAT * rows * plan.activations(sizes.compute), key, "activations", fix));
         step.push(part(FLOAT * rows * plan.logits(sizes.compute), of_logits, "logits", fewer));

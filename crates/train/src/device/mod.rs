@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::error::Error as _;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Once, OnceLock};
-use unitgain_kernels::composed;
+use unitgain_kernels::{composed, is_fused};
 
 /// Name of each backend, whether it is compiled in, and whether it takes an index.
 const BACKENDS: [(&str, bool, bool); 5] = [
@@ -118,6 +118,32 @@ thread_local! {
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
+/// The modes of a thread, for other threads that work for it: whether operations are fused, and whether panics become errors.
+#[derive(Clone, Copy)]
+pub(crate) struct Modes {
+    is_fused: bool,
+    is_guarded: bool,
+}
+
+impl Modes {
+    /// Those of this thread.
+    pub(crate) fn here() -> Self {
+        Self { is_fused: is_fused(), is_guarded: IS_GUARDED.get() }
+    }
+
+    /// Calls `f` on another thread in these modes. A panic continues on the thread that waits for `f`.
+    pub(crate) fn call<R>(self, f: impl FnOnce() -> R) -> R {
+        struct Restore(bool);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                IS_GUARDED.set(self.0);
+            }
+        }
+        let _restore = Restore(IS_GUARDED.replace(self.is_guarded));
+        if self.is_fused { f() } else { composed(f) }
+    }
+}
+
 /// Calls `f` and turns a panic into its message, in one line, because burn reports failures of a device by panics. The
 /// panic itself is not printed; panics of other threads are.
 pub fn guarded<R>(f: impl FnOnce() -> R) -> Result<R, String> {
@@ -173,7 +199,7 @@ pub fn threads() -> Result<usize, Error> {
 }
 
 /// Why no more threads can be started, and what to do.
-fn no_threads(problem: &str) -> String {
+pub(crate) fn no_threads(problem: &str) -> String {
     format!(
         "the system starts no more threads ({problem}). Raise its limit of processes (ulimit -u, pids.max of the control \
          group) or of memory (ulimit -v)"

@@ -343,7 +343,7 @@ impl Checkpoint {
     /// As [`Checkpoint::load_model`].
     pub fn trainer(&self, config: &RunConfig, device: &Device) -> Result<Trainer, Error> {
         let built = self.model(&config.plan()?, &device.clone().autodiff())?;
-        self.with_states(Trainer::of_built(config, built, device))
+        self.with_states(Trainer::of_built(config, built, device)?)
     }
 
     /// The tensors of the model, if its parametrization is `here`.

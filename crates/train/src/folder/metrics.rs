@@ -25,6 +25,9 @@ pub struct Record {
     pub lr: f64,
     /// Training speed since the last record, excluding evaluations and checkpoints.
     pub tokens_per_second: f64,
+    /// Number of replicas that made the step. Records of earlier versions lack it.
+    #[serde(default = "one")]
+    pub replicas: usize,
     /// Global gradient norm before the clip.
     pub grad_norm: f32,
     /// Global gradient norm after the clip.
@@ -47,6 +50,10 @@ pub struct Record {
     /// `eval_loss - floor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excess: Option<f64>,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// Memory of parsed records, as a multiple of the length of their text.
@@ -106,13 +113,14 @@ pub(crate) fn digest(text: &str) -> Digest {
     text.split_inclusive('\n').fold(Digest::default(), |digest, line| digest.with(&timeless(line)))
 }
 
-/// Step, tokens, learning rate and speed of a record.
+/// Step, tokens, learning rate, speed and replicas of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepInfo {
     pub(crate) step: usize,
     pub(crate) tokens: usize,
     pub(crate) lr: f64,
     pub(crate) tokens_per_second: f64,
+    pub(crate) replicas: usize,
 }
 
 impl Record {
@@ -127,6 +135,7 @@ impl Record {
             loss: row.loss,
             lr: at.lr,
             tokens_per_second: at.tokens_per_second.round(),
+            replicas: at.replicas,
             grad_norm: row.grad_norm(),
             grad_norm_clipped: row.grad_norm_clipped,
             grad_norm_block: Self::block_norms(row, table, blocks),

@@ -165,6 +165,13 @@ impl Begun {
                  uninterrupted run"
             );
         }
+        let (there, here) = (checkpoint.config.train.replicas, config.train.replicas);
+        if there != here {
+            tracing::warn!(
+                "the run was made with train.replicas = {there}, now {here}: the last digits may differ from those of an \
+                 uninterrupted run"
+            );
+        }
         let changed = checkpoint.config.differences_of_outputs(config);
         if !changed.is_empty() {
             tracing::warn!("resumes with other settings than its checkpoint's: {}", changed.join(", "));
@@ -492,6 +499,7 @@ impl Run {
             lr: lr(&self.config, self.progress.rate, step),
             // Speeds vary between runs, and a checkpoint must not.
             tokens_per_second: 0.0,
+            replicas: self.trainer.replicas().count(),
         };
         recent.push(Record::new(at, row, &self.trainer.table, self.config.model.n_layers));
     }
@@ -518,6 +526,7 @@ impl Run {
             tokens: self.progress.tokens,
             lr: lr(&self.config, self.progress.rate, step),
             tokens_per_second: self.speed(),
+            replicas: self.trainer.replicas().count(),
         };
         let mut record = Record::new(at, row, &self.trainer.table, self.config.model.n_layers);
         if evaluate {

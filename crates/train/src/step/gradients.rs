@@ -50,6 +50,12 @@ impl Gradients {
         Self { each: self.each.into_iter().zip(other.each).map(sum).collect(), factor: None }
     }
 
+    /// On another device.
+    pub(super) fn on(self, device: &Device) -> Self {
+        let moved = |g: Option<Tensor<1>>| g.map(|g| g.to_device(device));
+        Self { each: self.each.into_iter().map(moved).collect(), factor: self.factor.map(|f| f.to_device(device)) }
+    }
+
     /// Sum of squares of each gradient, of shape `[parameters]`, on the device, without a factor that is
     /// not yet applied; 0 for a weight without one.
     pub fn squares(&self, device: &Device) -> Tensor<1> {

@@ -5,15 +5,19 @@ pub mod clip;
 mod fused;
 pub(crate) mod gradients;
 pub mod optim;
+pub mod replicas;
 pub mod schedule;
 
 use crate::data::Batch;
-use crate::{ClipConfig, Gradients, Optimizer, OptimizerConfig, RunConfig};
+use crate::step::replicas::{Replicas, Shard, shards};
+use crate::{ClipConfig, Error, Gradients, Optimizer, OptimizerConfig, RunConfig};
+use burn::module::{ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 use std::time::{Duration, Instant};
 use unitgain_init::sample;
 use unitgain_model::{
     LanguageModel, ModelConfig, ModelError, Observe, ParamTable, Point, Precision, Probe, Transformer, cross_entropy,
+    ops::with_masks,
 };
 
 /// A model with its optimizer.
@@ -27,8 +31,8 @@ pub struct Trainer<M = Transformer> {
     pub optimizer: Optimizer,
     /// How gradients are clipped.
     pub clip: ClipConfig,
+    replicas: Replicas,
     seed: u64,
-    dropout: bool,
     /// The plain device.
     device: Device,
     /// Time spent so far.
@@ -125,25 +129,28 @@ impl Trainer {
         seed: u64,
         device: &Device,
     ) -> Result<Self, ModelError> {
-        let dropout = model.dropout > 0.0;
         let built = model.build(seed, &device.clone().autodiff())?;
-        Ok(Self { dropout, ..Self::of_model(built, optimizer, clip, seed, device) })
+        Ok(Self::of_model(built, optimizer, clip, seed, device))
     }
 
     /// The trainer of a resolved configuration, on the autodiff side of `device`.
     ///
     /// # Errors
-    /// As [`Trainer::new`].
-    pub fn of(config: &RunConfig, device: &Device) -> Result<Self, ModelError> {
+    /// As [`Trainer::new`], and [`Error::Value`] if the system refuses the threads of the replicas.
+    pub fn of(config: &RunConfig, device: &Device) -> Result<Self, Error> {
         let built = config.model.build(config.seed, &device.clone().autodiff())?;
-        Ok(Self::of_built(config, built, device))
+        Self::of_built(config, built, device)
     }
 
     /// As [`Trainer::of`], for a model built on the autodiff side of `device`.
-    pub(crate) fn of_built(config: &RunConfig, built: (Transformer, ParamTable), device: &Device) -> Self {
-        let dropout = config.model.dropout > 0.0;
+    pub(crate) fn of_built(
+        config: &RunConfig,
+        built: (Transformer, ParamTable),
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let replicas = config.replicas(&config.plan()?, device)?;
         let trainer = Self::of_model(built, config.optimizer, config.train.clip, config.seed, device);
-        Self { dropout, ..trainer }.with_precision(config.train.precision)
+        Ok(trainer.with_precision(config.train.precision).with_replicas(replicas))
     }
 
     /// Changes the precision of the forward and backward pass; the weights stay f32.
@@ -153,7 +160,7 @@ impl Trainer {
 
     /// Changes the dropout probability.
     pub fn with_dropout(self, dropout: f64) -> Self {
-        Self { model: self.model.with_dropout(dropout), dropout: dropout > 0.0, ..self }
+        Self { model: self.model.with_dropout(dropout), ..self }
     }
 }
 
@@ -168,7 +175,8 @@ impl<M: LanguageModel> Trainer<M> {
         device: &Device,
     ) -> Self {
         let (optimizer, table) = Optimizer::new(optimizer, table);
-        Self { model, table, optimizer, clip, seed, dropout: true, device: device.clone(), clock: Clock::default() }
+        let (replicas, clock) = (Replicas::one(), Clock::default());
+        Self { model, table, optimizer, clip, replicas, seed, device: device.clone(), clock }
     }
 
     /// One update at the scheduled learning rate `lr`, with the mean gradient of `batches`, the step's micro-batches.
@@ -181,33 +189,44 @@ impl<M: LanguageModel> Trainer<M> {
         self.update(measured, lr)
     }
 
-    /// Mean loss and mean gradients of `batches`: a step without its update.
+    /// Changes the replicas of [`Trainer::measure`] and [`Trainer::evaluate`]. Default [`Replicas::one`].
+    pub fn with_replicas(self, replicas: Replicas) -> Self {
+        Self { replicas, ..self }
+    }
+
+    /// The replicas.
+    pub fn replicas(&self) -> &Replicas {
+        &self.replicas
+    }
+
+    /// Mean loss over the target tokens of `batches`, and its gradients: a step without its update. Each replica runs on its
+    /// shard of each micro-batch; sums are in the order of the shards.
     ///
     /// # Panics
     /// If there is no batch.
     pub fn measure(&mut self, batches: &[Batch], observe: bool) -> Measurement {
-        let share = 1.0 / batches.len() as f64;
+        let seed = self.mask_seed();
         let mut total: Option<Measurement> = None;
-        for (micro, batch) in batches.iter().enumerate() {
-            let started = Instant::now();
-            self.seed_dropout(micro);
-            let mut stream = Vec::new();
-            let mut look = |point, x: &Tensor<2>| {
-                if observe && matches!(point, Point::Block(_)) {
-                    stream.push((x.clone().inner() * STREAM_SCALE).square().mean() * share);
-                }
+        for mut shards in shards(batches, self.replicas.count()) {
+            let passes = if shards.len() == 1 {
+                vec![Pass::of(&self.model, &shards.remove(0), seed, observe, &self.device)]
+            } else {
+                let parts = shards.into_iter().map(|shard| (self.model.clone(), shard)).collect();
+                self.replicas.each(parts, |i, (model, shard)| {
+                    let device = self.replicas.device(i);
+                    let model =
+                        if *device == self.device { model } else { model.to_device(&device.clone().autodiff()) };
+                    Pass::of(&model.map(&mut Leaves), &shard, seed, observe, device)
+                })
             };
-            let loss = loss(&self.model, batch, &self.device, &Observe::new(&mut look)) * share;
-            let forward = Instant::now();
-            let gradients = Gradients::backward(&loss, &self.model);
-            let loss = loss.inner();
-            self.clock.forward += forward - started;
-            self.clock.backward += forward.elapsed();
-            let own = Measurement { loss, gradients, stream };
-            total = Some(match total {
-                Some(sum) => sum.plus(own),
-                None => own,
-            });
+            self.clock.forward += passes.iter().map(|pass| pass.forward).max().unwrap_or_default();
+            self.clock.backward += passes.iter().map(|pass| pass.backward).max().unwrap_or_default();
+            for Pass { measured, .. } in passes {
+                total = Some(match total {
+                    Some(sum) => sum.plus(measured.on(&self.device)),
+                    None => measured,
+                });
+            }
         }
         total.unwrap_or_else(|| panic!("a step needs at least one batch"))
     }
@@ -225,12 +244,30 @@ impl<M: LanguageModel> Trainer<M> {
         (Self { model, table, optimizer, clock, ..self }, Row { values, parameters })
     }
 
-    /// Mean loss over the target tokens of `batches`, without dropout and without a graph, in one device read. NaN
-    /// without any token.
-    pub fn evaluate(&self, batches: impl Iterator<Item = Batch>) -> f32 {
-        let model = self.model.valid();
-        let (losses, asked): (Vec<Tensor<1>>, Vec<f64>) =
-            batches.map(|batch| (loss(&model, &batch, &self.device, &()), batch.asked())).unzip();
+    /// Mean loss over the target tokens of `batches`, without dropout and without a graph, in one device read. Each replica
+    /// takes a batch at a time. NaN without any token.
+    pub fn evaluate(&self, mut batches: impl Iterator<Item = Batch>) -> f32 {
+        let (replicas, home) = (&self.replicas, &self.device);
+        let (count, model) = (replicas.count(), self.model.valid());
+        let models: Vec<M> = match count {
+            1 => vec![model],
+            _ => (0..count).map(|i| self.copy(&model, replicas.device(i))).collect(),
+        };
+        let (mut losses, mut asked) = (Vec::new(), Vec::new());
+        loop {
+            let next: Vec<Batch> = batches.by_ref().take(count).collect();
+            asked.extend(next.iter().map(Batch::asked));
+            let of = |model: &M, batch: &Batch, device: &Device| loss(model, batch, device, &()).to_device(home);
+            match next.as_slice() {
+                [] => break,
+                [only] => losses.push(of(&models[0], only, home)),
+                _ => {
+                    let parts = models.iter().cloned().zip(next).collect();
+                    let work = |i, (model, batch): (M, Batch)| of(&model, &batch, replicas.device(i));
+                    losses.extend(replicas.each(parts, work));
+                }
+            }
+        }
         if losses.is_empty() {
             return f32::NAN;
         }
@@ -239,22 +276,76 @@ impl<M: LanguageModel> Trainer<M> {
         (sum / asked.iter().sum::<f64>()) as f32
     }
 
+    /// The model on another plain device, on the side of the graph on which it is.
+    fn copy(&self, model: &M, device: &Device) -> M {
+        if *device == self.device { model.clone() } else { model.clone().to_device(device) }
+    }
+
     /// The plain device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Seeds the device's global generator by the step, so that a resumed run draws the same dropout masks.
-    pub fn seed_dropout(&self, micro: usize) {
-        if self.dropout {
-            use rand_chacha::rand_core::Rng;
-            let path = format!("dropout/{}/{micro}", self.optimizer.time());
-            self.device.seed(sample::stream(self.seed, &path).next_u64());
-        }
+    /// Calls `f` with the dropout masks of the next step, for a forward pass on its sequences from number `first` on.
+    pub fn with_masks<R>(&self, first: usize, f: impl FnOnce() -> R) -> R {
+        with_masks(self.mask_seed(), first, f)
+    }
+
+    fn mask_seed(&self) -> u64 {
+        use rand_chacha::rand_core::Rng;
+        sample::stream(self.seed, &format!("dropout/{}", self.optimizer.time())).next_u64()
+    }
+}
+
+/// Forward and backward pass of one replica.
+struct Pass {
+    measured: Measurement,
+    forward: Duration,
+    backward: Duration,
+}
+
+impl Pass {
+    fn of<M: LanguageModel>(model: &M, shard: &Shard, seed: u64, observe: bool, device: &Device) -> Self {
+        let started = Instant::now();
+        let mut stream = Vec::new();
+        let mut look = |point, x: &Tensor<2>| {
+            if observe && matches!(point, Point::Block(_)) {
+                stream.push((x.clone().inner() * STREAM_SCALE).square().mean() * shard.of_tokens);
+            }
+        };
+        let loss = with_masks(seed, shard.first, || loss(model, &shard.batch, device, &Observe::new(&mut look)));
+        let (loss, forward) = (loss * shard.of_loss, started.elapsed());
+        let gradients = Gradients::backward(&loss, model);
+        let measured = Measurement { loss: loss.inner(), gradients, stream };
+        Self { measured, forward, backward: started.elapsed() - forward }
+    }
+}
+
+/// Gives a replica leaves of its own, so that its graph meets no other in burn's locks. The numbers are shared.
+struct Leaves;
+
+impl ModuleMapper for Leaves {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let is_trained = tensor.is_require_grad();
+        let leaf = Tensor::from_inner(tensor.inner());
+        Param::from_mapped_value(id, if is_trained { leaf.require_grad() } else { leaf }, mapper)
     }
 }
 
 impl Measurement {
+    /// On another device.
+    fn on(self, device: &Device) -> Self {
+        if self.loss.device() == *device {
+            return self;
+        }
+        Self {
+            loss: self.loss.to_device(device),
+            gradients: self.gradients.on(device),
+            stream: self.stream.into_iter().map(|x| x.to_device(device)).collect(),
+        }
+    }
+
     fn plus(self, other: Self) -> Self {
         Self {
             loss: self.loss + other.loss,
