@@ -8,13 +8,49 @@ use unitgain_kernels::math::{self, fma};
 use unitgain_kernels::threads::piece;
 use unitgain_kernels::{FlexTensor, Native, contiguous, simd, slice, tensor};
 
+/// Whether work on all weights can be divided among the threads of the CPU: these are tensors of the CPU backend.
+pub(crate) fn are_on_host<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> bool {
+    tensors.next().is_some_and(takes)
+}
+
+/// The sums of two gradients of each weight, in the buffers of the first. A weight without one has the other.
+pub(crate) fn sums(a: Vec<Option<Tensor<1>>>, b: Vec<Option<Tensor<1>>>) -> Vec<Option<Tensor<1>>> {
+    let sum = |pair| match pair {
+        (Some(a), Some(b)) => Some(sum(a, b)),
+        (a, b) => a.or(b),
+    };
+    a.into_par_iter().zip(b).map(sum).collect()
+}
+
+fn sum(a: Tensor<1>, b: Tensor<1>) -> Tensor<1> {
+    let (mut a, b) = (own(a), own(b));
+    let size = piece(slice(&b).len(), 64, 1);
+    let parts = a.storage_mut::<f32>().par_chunks_mut(size).zip(slice(&b).par_chunks(size));
+    parts.for_each(|(a, b)| add(a, b));
+    Tensor::from_primitive::<Flex>(a)
+}
+
+simd! {
+    fn add(a: &mut [f32], b: &[f32]) = add_body
+}
+
+#[inline(always)]
+fn add_body<const F: bool>(a: &mut [f32], b: &[f32]) {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a += b;
+    }
+}
+
 /// Sum of squares of each gradient; 0 for a weight without one.
 pub(crate) fn squares(gradients: &[Option<Tensor<1>>], device: &Device) -> Option<Tensor<1>> {
+    if !are_on_host(gradients.iter().flatten()) {
+        return None;
+    }
     let square = |gradient: &Option<Tensor<1>>| match gradient {
         Some(gradient) => Some(square(slice(&Native::of(gradient)?.values())) as f32),
         None => Some(0.0),
     };
-    let all: Vec<f32> = gradients.iter().map(square).collect::<Option<_>>()?;
+    let all: Vec<f32> = gradients.par_iter().map(square).collect::<Option<_>>()?;
     let n = all.len();
     Some(Tensor::from_data(TensorData::new(all, [n]), device))
 }

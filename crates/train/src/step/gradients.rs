@@ -43,6 +43,10 @@ impl Gradients {
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         assert!(self.factor.is_none() && other.factor.is_none(), "gradients are added before they are clipped");
+        #[cfg(feature = "flex")]
+        if crate::step::fused::are_on_host(self.each.iter().chain(&other.each).flatten()) {
+            return Self { each: crate::step::fused::sums(self.each, other.each), factor: None };
+        }
         let sum = |pair| match pair {
             (Some(a), Some(b)) => Some(a + b),
             (a, b) => a.or(b),

@@ -10,9 +10,10 @@ mod rule;
 mod sgd;
 
 use crate::Gradients;
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::Tensor;
+use burn::module::{Module, ModuleMapper, Param, ParamMapper};
+use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
+use std::any::Any;
 use std::sync::Arc;
 use unitgain_model::{About, Fault, ParamEntry, ParamTable, Role, Update, Variant};
 use unitgain_variant::{proper_fraction, require, shorthand};
@@ -252,7 +253,7 @@ impl Optimizer {
 
     /// One update at the scheduled learning rate `lr`, which each weight's factors multiply. A weight without a
     /// gradient is unchanged.
-    pub fn step<M: Module>(&mut self, model: M, table: &ParamTable, gradients: Gradients, lr: f64) -> M {
+    pub fn step<M: Module>(&mut self, model: M, table: &ParamTable, mut gradients: Gradients, lr: f64) -> M {
         self.time += 1;
         let factor = gradients.factor();
         // On the CPU backend the factor can be read without waiting.
@@ -263,49 +264,81 @@ impl Optimizer {
         };
         #[cfg(not(feature = "flex"))]
         let on_host = 1.0;
-        model.map(&mut UpdateMapper { optimizer: self, table, gradients, lr, index: 0, factor, on_host })
+        let count = table.entries().len();
+        let gradients: Vec<Option<Tensor<1>>> = (0..count).map(|index| gradients.take(index)).collect();
+        let mut take =
+            Take { is_moved: gradients.iter().map(Option::is_some).collect(), values: Vec::new(), rest: Vec::new() };
+        let model = model.map(&mut take);
+        let Take { values, rest, .. } = take;
+        let states: Vec<_> = self.states.iter_mut().map(std::mem::take).collect();
+        let moved = |(index, ((values, gradient), states)): Work| -> Done {
+            let (Some(values), Some(gradient)) = (values, gradient) else { return (None, states) };
+            let (entry, rule) = (&table.entries()[index], &self.rules[index]);
+            debug_assert_eq!(entry.update, rule.update(), "{}: the factors of another rule", entry.path);
+            let (decay, eps) = (self.config.decay_of(entry), self.config.eps_of(entry));
+            let rates = Rates { lr: lr * entry.factors.lr, decay, eps };
+            let (shape, spec) = (&entry.shape, &entry.spec);
+            let weight = Weight { values, shape, spec, time: self.time, rates, states };
+            let Moved { values, states } = rule.step(weight, Gradient::new(gradient, factor.clone(), on_host));
+            (Some(values), states)
+        };
+        let moved = on_all(values.into_iter().zip(gradients).zip(states).enumerate().collect(), moved);
+        let (values, states): (Vec<_>, Vec<_>) = moved.into_iter().unzip();
+        self.states = states;
+        model.map(&mut Put { values: values.into_iter(), rest: rest.into_iter() })
     }
 }
 
-/// Updates each weight of a model, in the order of the table.
-struct UpdateMapper<'a> {
-    optimizer: &'a mut Optimizer,
-    table: &'a ParamTable,
-    gradients: Gradients,
-    lr: f64,
-    index: usize,
-    /// Pending factor on the gradients, and its value if it is on the host (else 1).
-    factor: Option<Tensor<1>>,
-    on_host: f32,
+/// What moves a weight: its number, values, gradient and states.
+type Work = (usize, ((Option<Tensor<1>>, Option<Tensor<1>>), Vec<Tensor<1>>));
+/// What is left of it: its values and states.
+type Done = (Option<Tensor<1>>, Vec<Tensor<1>>);
+
+/// The updates of all weights: on the CPU backend divided among the threads, elsewhere in order.
+fn on_all(work: Vec<Work>, step: impl Fn(Work) -> Done + Sync + Send) -> Vec<Done> {
+    #[cfg(feature = "flex")]
+    if crate::step::fused::are_on_host(work.iter().filter_map(|(_, ((values, _), _))| values.as_ref())) {
+        use rayon::prelude::*;
+        return work.into_par_iter().map(step).collect();
+    }
+    work.into_iter().map(step).collect()
 }
 
-impl ModuleMapper for UpdateMapper<'_> {
+/// Takes the values of the weights that move out of a model, flattened, so that their buffers can be reused.
+struct Take {
+    is_moved: Vec<bool>,
+    values: Vec<Option<Tensor<1>>>,
+    /// The rest of each moved parameter, of its own type.
+    rest: Vec<Box<dyn Any>>,
+}
+
+impl ModuleMapper for Take {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let index = self.index;
-        self.index += 1;
-        let Some(gradient) = self.gradients.take(index) else { return param };
-        let entry = &self.table.entries()[index];
-        debug_assert_eq!(
-            entry.update,
-            self.optimizer.rules[index].update(),
-            "{}: the factors of another rule",
-            entry.path
-        );
-        let Optimizer { config, time, rules, states } = &mut *self.optimizer;
+        if !self.is_moved[self.values.len()] {
+            self.values.push(None);
+            return param;
+        }
         let (id, tensor, mapper) = param.consume();
-        let shape = tensor.shape();
-        let weight = Weight {
-            values: tensor.inner().reshape([shape.num_elements()]),
-            shape: &entry.shape,
-            spec: &entry.spec,
-            time: *time,
-            rates: Rates { lr: self.lr * entry.factors.lr, decay: config.decay_of(entry), eps: config.eps_of(entry) },
-            states: std::mem::take(&mut states[index]),
-        };
-        let gradient = Gradient::new(gradient, self.factor.clone(), self.on_host);
-        let Moved { values, states: remembered } = rules[index].step(weight, gradient);
-        states[index] = remembered;
-        let tensor = Tensor::from_inner(values.reshape(shape)).require_grad();
-        Param::from_mapped_value(id, tensor, mapper)
+        let (device, shape) = (tensor.device(), tensor.shape());
+        self.values.push(Some(tensor.inner().reshape([shape.num_elements()])));
+        self.rest.push(Box::new(mapper));
+        let none = |_: &Device, _| -> Tensor<D> { unreachable!("the weight is put back before anything reads it") };
+        Param::uninitialized(id, none, device, false, shape)
+    }
+}
+
+/// Puts the values of the weights that moved back into the model.
+struct Put<V, R> {
+    values: V,
+    rest: R,
+}
+
+impl<V: Iterator<Item = Option<Tensor<1>>>, R: Iterator<Item = Box<dyn Any>>> ModuleMapper for Put<V, R> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(values) = self.values.next().flatten() else { return param };
+        let mapper = self.rest.next().and_then(|rest| rest.downcast::<ParamMapper<Tensor<D>>>().ok());
+        let mapper = mapper.unwrap_or_else(|| unreachable!("both walks meet the same parameters"));
+        let tensor = Tensor::from_inner(values.reshape(param.lazy_shape())).require_grad();
+        Param::from_mapped_value(param.id, tensor, *mapper)
     }
 }
