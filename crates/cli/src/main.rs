@@ -1,6 +1,8 @@
 //! The `unitgain` command, with one file per subcommand.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+#[cfg(feature = "mimalloc")]
+mod allocator;
 mod bench;
 mod compare;
 mod config;
@@ -27,12 +29,6 @@ use std::io::Write;
 use std::process::ExitCode;
 use stop::Stop;
 use tracing_subscriber::EnvFilter;
-
-/// glibc returns every large buffer to the kernel and requests zeroed pages again, which costs a third of a training
-/// step.
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The outcome of a command.
 pub(crate) enum Outcome {
@@ -129,6 +125,8 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "mimalloc")]
+    allocator::keep_memory();
     let filter = EnvFilter::try_from_env("UNITGAIN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Quiet).without_time().with_target(false).init();
     let cli = match Cli::try_parse() {
