@@ -60,6 +60,8 @@ impl Args {
             "optimizer",
             "logging",
             "of peak",
+            "replicas",
+            "page faults",
             "memory",
         ];
         let rows: Vec<Vec<String>> = measured
@@ -75,11 +77,13 @@ impl Args {
                     format!("{:.2}", m.optimizer),
                     format!("{:.2}", m.logging),
                     format!("{:.0} %", m.utilization * 100.0),
+                    m.replicas.to_string(),
+                    m.page_faults.map_or("unknown".into(), |n| format!("{n:.0}")),
                     m.peak_memory.map_or("unknown".into(), |bytes| format!("{:.0} MB", bytes as f64 / 1e6)),
                 ]
             })
             .collect();
-        table::print(&header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9])?;
+        table::print(&header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])?;
         writeln!(
             out,
             "\nthe machine, with {} threads: matrix product {:.0} GFLOP/s, copy {:.1} GB/s",

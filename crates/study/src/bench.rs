@@ -52,6 +52,10 @@ pub struct Measured {
     pub flops: f64,
     /// Rate of `flops` relative to the machine's matrix product.
     pub utilization: f64,
+    /// Number of replicas.
+    pub replicas: usize,
+    /// Page faults per step, each a page that the kernel cleared, in the round with the fewest.
+    pub page_faults: Option<f64>,
     /// Peak memory of the process so far, in bytes.
     pub peak_memory: Option<u64>,
 }
@@ -85,6 +89,8 @@ struct Bench {
     trainer: Option<Trainer>,
     step: usize,
     times: Vec<f64>,
+    /// The least page faults per step of a round.
+    page_faults: Option<f64>,
 }
 
 /// Measures configurations in turns, and the machine. The parts of a step are those of a run's clock: on an
@@ -136,11 +142,12 @@ fn measure(
         let trainer = Trainer::of(&config, &device)?;
         let (name, trainer) = (name.clone(), Some(trainer));
         let flops = config.plan()?.flops_per_token();
-        benches.push(Bench { name, flops, config, task, trainer, step: 0, times: Vec::new() });
+        benches.push(Bench { name, flops, config, task, trainer, step: 0, times: Vec::new(), page_faults: None });
     }
     for bench in &mut benches {
         bench.steps(effort.warmup);
         bench.times.clear();
+        bench.page_faults = None;
         if let Some(trainer) = &mut bench.trainer {
             trainer.clock = Default::default();
         }
@@ -158,6 +165,7 @@ fn measure(
 
 impl Bench {
     fn steps(&mut self, n: usize) {
+        let before = metrics::page_faults();
         for _ in 0..n {
             let started = Instant::now();
             let Some(trainer) = self.trainer.take() else { return };
@@ -170,6 +178,8 @@ impl Bench {
             self.step += 1;
             self.times.push(started.elapsed().as_secs_f64() * 1e3);
         }
+        let faults = before.zip(metrics::page_faults()).map(|(before, after)| (after - before) as f64 / n as f64);
+        self.page_faults = [self.page_faults, faults].into_iter().flatten().reduce(f64::min);
     }
 
     fn measured(mut self, product: f64) -> Measured {
@@ -196,6 +206,8 @@ impl Bench {
             logging: (self.times.iter().sum::<f64>() / steps - forward - backward - optimizer).max(0.0),
             flops,
             utilization: flops / (ms / 1e3) / product,
+            replicas: self.trainer.as_ref().map_or(1, |trainer| trainer.replicas().count()),
+            page_faults: self.page_faults,
             peak_memory: metrics::peak_memory(),
         }
     }

@@ -19,11 +19,25 @@ fn bench_measures_each_configuration_and_the_machine() {
         assert!(number("ms") > 0.0 && number("flops") > 0.0 && number("utilization") > 0.0, "{measured}");
         let parts = number("forward") + number("backward") + number("optimizer") + number("logging");
         assert!(parts > 0.0 && number("tokens") == 64.0);
+        assert!((1.0..=4.0).contains(&number("replicas")), "a batch of 4");
     }
     assert!(json["machine"]["product"].as_f64().unwrap() > 1e6 && json["threads"].as_u64().unwrap() > 0);
     assert!(place.bad(&["bench", "missing.toml"]).contains("missing.toml"));
     assert!(place.bad(&["bench", "small.toml", "--rounds", "0"]).contains('0'));
     assert!(!place.0.join("runs").exists(), "a measurement leaves no run");
+}
+
+/// The memory of a step is that of the step before.
+#[cfg(all(target_os = "linux", feature = "mimalloc"))]
+#[test]
+fn a_step_in_steady_state_takes_no_new_pages() {
+    let place = Place::new("faults");
+    let settings = ["model.d_model=128", "model.context=128", "train.batch_size=16"];
+    let mut arguments = vec!["bench", "small.toml", "--rounds", "4", "--steps", "5", "--warmup", "10", "--json"];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    let json: serde_json::Value = serde_json::from_str(&place.good(&arguments)).unwrap();
+    let measured = &json["configurations"][0];
+    assert!(measured["page_faults"].as_f64().unwrap() < 50.0, "{measured}");
 }
 
 #[test]

@@ -323,6 +323,13 @@ pub fn peak_memory() -> Option<u64> {
     memory::of_proc("/proc/self/status", "VmHWM:")
 }
 
+/// Pages of memory that the kernel has cleared for this process so far; None without `/proc`.
+pub fn page_faults() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // Behind the name of the command, which may have spaces.
+    text.rsplit_once(") ")?.1.split(' ').nth(7)?.parse().ok()
+}
+
 /// Memory of this machine, in bytes; None without `/proc`.
 pub(crate) fn total_memory() -> Option<u64> {
     memory::of_proc("/proc/meminfo", "MemTotal:")
