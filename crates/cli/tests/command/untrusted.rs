@@ -126,12 +126,12 @@ fn a_generated_text_is_escaped_unless_it_is_asked_for_raw() {
             "data={task='text', path='text.txt'}".to_string(),
             format!("data.tokenizer={tokenizer}"),
             "optimizer.lr=1e-2".into(),
-            "train.steps=60".into(),
+            "train.steps=200".into(),
         ];
         let mut arguments = vec!["train", "small.toml", "--out", tokenizer];
         settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
         place.good(&arguments);
-        let generate = ["generate", tokenizer, "--tokens", "200", "--prompt", "a"];
+        let generate = ["generate", tokenizer, "--tokens", "200", "--prompt", "a", "--temperature", "0"];
         let escaped = plain(&place.run(&generate));
         assert!(escaped.contains(r"\u{1b}[31m") && escaped.contains(r"\u{d}"), "{escaped}");
         let raw = place.run(&[&generate[..], &["--raw"]].concat());
