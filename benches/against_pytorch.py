@@ -7,10 +7,10 @@ every step; unitgain logs all of its own (per-layer gradient norms, the stream's
 is the same.
 
     cargo build --release
-    python3 benches/against_pytorch.py [--rounds 5] [--only NAME] [--compile] [--jax] [--json FILE]
+    python3 benches/against_pytorch.py [--rounds 5] [--only NAME] [--compile] [--jax] [--before BINARY] [--json FILE]
 
-Needs PyTorch (`pip install torch`), and JAX for --jax (`pip install jax`), which compiles the whole step. The medians of all steps of all rounds are compared, with the spread of the
-ratio over rounds.
+Needs PyTorch (`pip install torch`), and JAX for --jax (`pip install jax`), which compiles the whole
+step. The medians of all steps of all rounds are compared, with the spread of the ratio over rounds.
 """
 
 import argparse
@@ -106,6 +106,16 @@ class Model(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+class Before:
+    """An older build of unitgain."""
+
+    def __init__(self, name, binary, backend):
+        self.name, self.binary, self.backend = name, binary, backend
+
+    def steps(self, n):
+        return [unitgain(self.name, n, self.backend, self.binary)[0]["ms"]]
+
+
 class Torch:
     def __init__(self, name, compiled, device):
         layers, width, heads, context, batch, _ = SIZES[name]
@@ -133,7 +143,10 @@ class Torch:
         return times
 
 
-def unitgain(name, steps, backend):
+BINARY = ROOT / "target/release/unitgain"
+
+
+def unitgain(name, steps, backend, binary=BINARY):
     layers, width, heads, context, batch, _ = SIZES[name]
     settings = {
         "model.n_layers": layers,
@@ -145,7 +158,7 @@ def unitgain(name, steps, backend):
     if name == "llama":
         settings |= {"model.norm": "rms_norm", "model.qk_norm": "rms_norm", "model.activation": "swi_glu"}
         settings |= {"model.position": "rope"}
-    command = [str(ROOT / "target/release/unitgain"), "bench", str(ROOT / "benches/speed.toml"), "--json"]
+    command = [str(binary), "bench", str(ROOT / "benches/speed.toml"), "--json"]
     command += ["--rounds", "1", "--steps", str(steps), "--warmup", "3", "--backend", backend]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
@@ -161,6 +174,7 @@ def main():
     parser.add_argument("--jax", action="store_true", help="also JAX")
     parser.add_argument("--backend", default="flex", help="of unitgain")
     parser.add_argument("--device", default="cpu", help="of PyTorch")
+    parser.add_argument("--before", type=Path, help="also an older build of unitgain")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     _, threads = unitgain("tiny", 1, arguments.backend)
@@ -175,6 +189,8 @@ def main():
             from in_jax import Jax
 
             peers["jax"] = Jax(SIZES[name], name == "llama", VOCABULARY)
+        if arguments.before:
+            peers["before"] = Before(name, arguments.before, arguments.backend)
         for peer in peers.values():
             peer.steps(3)
         rounds = []

@@ -1,7 +1,7 @@
 //! Signal and gradient at init over many seeds, against PyTorch's distribution over seeds.
 
 use crate::common::golden::{Case, Json, connection, walk};
-use crate::common::{draw, memo, parameter_gradients, test_device};
+use crate::common::{draw, memo, parameter_gradients, test_device, tests_a_gpu};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use std::collections::HashMap;
 use unitgain_init::{Role, Spec, sample};
@@ -9,6 +9,7 @@ use unitgain_model::weights::{assign, of as weights};
 use unitgain_model::{Activation, ModelConfig, NormConfig, Observe, Point, Position, Scheme, Transformer};
 use unitgain_residual::Placement;
 use unitgain_study::sanity::{Sizes, last_over_first, run};
+use unitgain_train::Replicas;
 
 #[test]
 fn statistics_at_init_are_within_the_references_spread() {
@@ -92,8 +93,13 @@ fn appendix(case: &Case) {
     let [first, last] = case.setting("seeds").sizes()[..] else { panic!("{}: seeds", case.name) };
     let seeds = last - first + 1;
     let device = test_device();
-    let checks =
-        memo(format!("appendix {sizes:?} {seeds} {device:?}"), || run(seeds as u64, sizes, &device, &mut |_| ()));
+    let checks = memo(format!("appendix {sizes:?} {seeds} {device:?}"), || {
+        let replicas = match tests_a_gpu() {
+            true => Replicas::one(),
+            false => Replicas::on_threads(2, 2, &device).unwrap(),
+        };
+        run(seeds as u64, sizes, &device, &replicas, &mut |_| ())
+    });
     let all = case.expected().table();
     assert_eq!(checks.len() + 1, all.len(), "{}: checks", case.name);
     for (key, expected) in all {

@@ -1,6 +1,6 @@
 //! A step on shards of a batch is the step on the batch.
 
-use crate::common::Scratch;
+use crate::common::{Scratch, test_device, tests_a_gpu};
 use burn::tensor::Device;
 use unitgain_model::weights::of as weights;
 use unitgain_model::{ModelConfig, ModelError, NormConfig, Parametrization, Placement, ScaleConfig, Variant};
@@ -162,6 +162,81 @@ fn a_dropout_mask_belongs_to_its_sequence() {
     assert_ne!(both, first, "two copies of a sequence have different masks");
     let alike = Batch { tokens: twice.tokens.clone(), ..twice.clone() };
     assert_eq!(of(&alike), both, "the masks of a step are its own");
+}
+
+/// Devices that copy to each other: the device of the tests, several times.
+#[test]
+fn a_step_on_several_devices_is_that_on_one() {
+    let device = test_device();
+    let of = |devices: usize| {
+        let sgd = OptimizerConfig::Sgd { lr: 1e-2, momentum: 0.9, nesterov: false, weight_decay: 1e-3 };
+        let trainer = Trainer::new(&model(), sgd, ClipConfig::default(), 1, &device).unwrap();
+        let mut trainer = trainer.with_replicas(Replicas::on_devices(&vec![device.clone(); devices]).unwrap());
+        assert_eq!(trainer.replicas().count(), devices);
+        let mut rows = Vec::new();
+        for step in 0..10 {
+            let row;
+            (trainer, row) = trainer.step(&[task().batch(1, step, 0..ROWS)], 1e-2, true);
+            rows.push(row);
+        }
+        let evaluation = trainer.evaluate([task().batch(2, 0, 0..3), task().batch(2, 1, 0..2)].into_iter());
+        let weights = weights(&trainer.model).into_iter().map(|(_, _, values)| values).collect();
+        (read_rows(&rows), evaluation, weights)
+    };
+    let one = of(1);
+    for devices in [2, 3] {
+        let worst = difference(&one, &of(devices));
+        assert!(worst < if tests_a_gpu() { 1e-5 } else { 1e-6 }, "{devices} devices: {worst:e}");
+    }
+}
+
+/// A run on a list of devices. On the CPU a list is refused, with the key that takes its place.
+#[test]
+fn a_run_names_its_devices() {
+    let name = std::env::var("UNITGAIN_TEST_BACKEND").unwrap_or("flex".into());
+    let scratch = Scratch::new("devices");
+    let config = |backend: &str, rest: &str| {
+        let text = format!(
+            "backend = {backend:?}\n[model]\ncontext = 8\nd_model = 16\nn_layers = 1\nn_heads = 2\n{rest}\n[schedule]\n\
+             kind = 'constant'\n[log]\nevery = 1\n[eval]\ntokens = 64\n"
+        );
+        RunConfig::parse(&text, "test", &[]).unwrap()
+    };
+    let twice = format!("{name},{name}");
+    if !tests_a_gpu() {
+        let said = config(&twice, "").prepare().unwrap_err().to_string();
+        assert!(said.contains("write train.replicas = 2"), "{said}");
+        return;
+    }
+    let refused = |rest: &str| config(&twice, rest).prepare().unwrap_err().to_string();
+    for (rest, part) in [
+        ("[train]\nreplicas = 3", "must be 2, one on each device"),
+        ("[train]\nbatch_size = 1", "at most train.batch_size = 1"),
+        ("norm = 'batch_norm'", "batch_norm normalizes by the statistics"),
+    ] {
+        assert!(refused(rest).contains(part), "{rest}: {}", refused(rest));
+    }
+    let run = |backend: &str, steps: usize, start| {
+        let rest = format!("[train]\nsteps = {steps}\nbatch_size = 4");
+        let folder = scratch.0.join("run");
+        train(&config(backend, &rest), &folder, start, &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
+        metrics::read(&folder).unwrap()
+    };
+    run(&twice, 2, Start::New);
+    let resumed = run(&name, 4, Start::Resume);
+    let made: Vec<usize> = resumed.iter().map(|record| record.replicas).collect();
+    assert_eq!(made, [2, 2, 1, 1], "a run goes on with the devices that are left");
+}
+
+/// A device reports its failure by a panic, here in the thread of the second replica.
+#[test]
+fn a_replica_that_fails_is_one_message() {
+    let device = Device::flex();
+    let replicas = Replicas::on_threads(2, 2, &device).unwrap();
+    let work = |i, part: u32| if i == 1 { panic!("device lost; part {part}") } else { part };
+    let said = unitgain_train::device::guarded(|| replicas.each(vec![1, 2], work)).unwrap_err();
+    assert_eq!(said, "device lost; part 2");
+    assert_eq!(replicas.each(vec![3, 4], |_, part| part), [3, 4], "and the threads go on");
 }
 
 #[test]

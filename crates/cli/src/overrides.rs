@@ -10,7 +10,8 @@ pub(crate) struct Overrides {
     /// Set a key of the configuration (repeatable)
     #[arg(long = "set", value_name = "KEY.PATH=VALUE")]
     settings: Vec<String>,
-    /// The compute backend: flex, ndarray, wgpu, vulkan or cuda; the last three accept an :index
+    /// The compute backend: flex, ndarray, wgpu, vulkan or cuda; the last three accept an :index, and several devices
+    /// (cuda:0,cuda:1), each for a replica
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// Skip the self-test of a device other than flex against the CPU
@@ -35,22 +36,27 @@ impl Overrides {
         settings
     }
 
-    /// Tests a device against the CPU.
+    /// Tests each device of `backend` against the CPU.
     pub(crate) fn self_test(&self, backend: &str) -> anyhow::Result<()> {
-        let is_known = device::compiled().contains(&backend.split(':').next().unwrap_or_default());
+        let is_known = device::compiled().contains(&device::backend(backend));
         // An unknown backend is reported with the configuration's other faults.
         if self.skip_self_test || !is_known {
             return Ok(());
         }
-        let mut started = false;
-        self_test::ensure(backend, &mut |check| {
-            if !std::mem::replace(&mut started, true) {
-                let _ =
-                    writeln!(printable::err(), "comparing {backend} with the CPU (once for each device and driver) ..");
-            }
-            let verdict = if check.passed() { "as on the CPU" } else { "WRONG" };
-            let _ = writeln!(printable::err(), "  {}: {verdict}", check.operation);
-        })?;
+        device::all_from_names(backend)?;
+        for name in device::names(backend) {
+            let mut started = false;
+            self_test::ensure(name, &mut |check| {
+                if !std::mem::replace(&mut started, true) {
+                    let _ = writeln!(
+                        printable::err(),
+                        "comparing {name} with the CPU (once for each device and driver) .."
+                    );
+                }
+                let verdict = if check.passed() { "as on the CPU" } else { "WRONG" };
+                let _ = writeln!(printable::err(), "  {}: {verdict}", check.operation);
+            })?;
+        }
         Ok(())
     }
 }

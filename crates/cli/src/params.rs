@@ -4,7 +4,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
 use unitgain_model::{LogitScale, ParamEntry, weights};
-use unitgain_train::{Trainer, device};
+use unitgain_train::Trainer;
 
 /// Print the parameters of each role, or each parameter, with init, multipliers and effective settings
 #[derive(clap::Args)]
@@ -46,7 +46,7 @@ struct Row {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         let (config, _) = self.overrides.load(&self.config)?.prepare()?;
-        let device = device::from_name(&config.backend)?;
+        let device = config.device()?;
         let trainer = Trainer::new(&config.model, config.optimizer, config.train.clip, config.seed, &device)?;
         let lr_factor = |entry: &ParamEntry| if entry.role().is_trainable() { entry.factors.lr } else { 0.0 };
         let equal = |values: &[f32]| values.iter().all(|v| *v == values[0]).then_some(values[0]);

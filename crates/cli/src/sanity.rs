@@ -3,7 +3,7 @@ use super::{Outcome, printable, table};
 use serde::Serialize;
 use std::io::Write;
 use unitgain_study::sanity;
-use unitgain_train::{device, device::memory};
+use unitgain_train::{Replicas, device, device::memory};
 
 /// Check norms, placements, init and depth scaling against theory
 #[derive(clap::Args)]
@@ -32,11 +32,16 @@ struct Row<'a> {
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Outcome> {
         let device = device::from_name(&self.backend)?;
-        if device::is_host(&self.backend) {
-            memory::check(sanity::MEMORY).map_err(anyhow::Error::msg)?;
-        }
+        let replicas = match device::is_host(&self.backend) {
+            true => {
+                let threads = device::threads()?;
+                memory::check(sanity::MEMORY * threads as f64).map_err(anyhow::Error::msg)?;
+                Replicas::on_threads(threads, threads, &device)?
+            }
+            false => Replicas::one(),
+        };
         let count = Count::new(self.seeds, "seed");
-        let checks = sanity::run(self.seeds, sanity::Sizes::default(), &device, &mut |_| count.inc());
+        let checks = sanity::run(self.seeds, sanity::Sizes::default(), &device, &replicas, &mut |_| count.inc());
         count.finish();
         let passed = checks.iter().filter(|check| check.passed()).count();
         let mut out = printable::out();

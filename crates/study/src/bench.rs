@@ -138,7 +138,7 @@ fn measure(
     // All models are in memory at once.
     memory::check_all(prepared.iter().map(|(_, (config, _))| config))?;
     for (name, (config, task)) in prepared {
-        let device = device::from_name(&config.backend)?;
+        let device = config.device()?;
         let trainer = Trainer::of(&config, &device)?;
         let (name, trainer) = (name.clone(), Some(trainer));
         let flops = config.plan()?.flops_per_token();
@@ -158,7 +158,7 @@ fn measure(
             progress();
         }
     }
-    let device = device::from_name(benches.first().map_or("flex", |bench| &bench.config.backend))?;
+    let device = benches.first().map_or_else(|| device::from_name("flex"), |bench| bench.config.device())?;
     let machine = machine(&device);
     Ok((benches.into_iter().map(|bench| bench.measured(machine.product)).collect(), machine))
 }

@@ -365,7 +365,7 @@ fn subject(config: &RunConfig, options: &CoordCheckOptions) -> Result<Subject, E
     if device::is_host(&config.backend) {
         Need::of_seen(&config, &config.plan()?, options.axis == Axis::Width).check(&config)?;
     }
-    let plain = device::from_name(&config.backend)?;
+    let plain = config.device()?;
     let trainer = Trainer::of(&config, &plain)?;
     let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
     Ok(Subject {

@@ -99,7 +99,7 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
     let checkpoint = before(folder, step, course.common)?;
     device::compute(&config, || {
         let (config, task) = config.prepare()?;
-        let device = device::from_name(&config.backend)?;
+        let device = config.device()?;
         let (mut trainer, progress) = match checkpoint {
             Some(checkpoint) => {
                 checkpoint.check_data(&task)?;

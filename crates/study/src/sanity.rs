@@ -8,6 +8,7 @@ use serde::Serialize;
 use unitgain_init::{Role, Scheme, Spec, sample};
 use unitgain_norms::{BatchNorm, NormConfig, NormSite};
 use unitgain_residual::{Branch, Joint, Placement, Residual, ScaleConfig, Site, Stream};
+use unitgain_train::Replicas;
 
 /// Sizes of the checks.
 #[derive(Clone, Copy, Debug)]
@@ -69,21 +70,32 @@ impl Check {
     }
 }
 
-/// Runs all checks on seeds `0..seeds`; calls `progress` after each seed.
-pub fn run(seeds: u64, sizes: Sizes, device: &Device, progress: &mut dyn FnMut(u64)) -> Vec<Check> {
-    let mut checks = checks(sizes);
-    for seed in 0..seeds {
-        let parts: [Vec<f64>; 5] = [
+/// Runs all checks on seeds `0..seeds`, each on one of the replicas; calls `progress` after each seed, in order.
+pub fn run(
+    seeds: u64,
+    sizes: Sizes,
+    device: &Device,
+    replicas: &Replicas,
+    progress: &mut dyn FnMut(u64),
+) -> Vec<Check> {
+    let of_seed = |_, seed: u64| -> Vec<f64> {
+        let parts = [
             norms(seed, sizes, device),
             batch_norm(seed, device),
             gradients(seed, sizes, device),
             second_moments(seed, sizes, device),
             growth(seed, sizes, device),
         ];
-        let values = parts.concat();
-        assert_eq!(values.len(), checks.len(), "every check is computed");
-        checks.iter_mut().zip(values).for_each(|(check, value)| check.measured.push(value));
-        progress(seed);
+        parts.concat()
+    };
+    let mut checks = checks(sizes);
+    let all: Vec<u64> = (0..seeds).collect();
+    for seeds in all.chunks(replicas.count()) {
+        for (seed, values) in seeds.iter().zip(replicas.each(seeds.to_vec(), of_seed)) {
+            assert_eq!(values.len(), checks.len(), "every check is computed");
+            checks.iter_mut().zip(values).for_each(|(check, value)| check.measured.push(value));
+            progress(*seed);
+        }
     }
     checks
 }
@@ -340,6 +352,7 @@ mod tests {
             1,
             Sizes { depth: 2, fan: 8, fan_rows: 8, layers: 1, ..Sizes::default() },
             &Device::flex(),
+            &Replicas::one(),
             &mut |_| (),
         );
         assert!(checks.iter().all(|check| check.measured.len() == 1 && check.measured[0].is_finite()), "{checks:#?}");

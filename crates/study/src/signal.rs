@@ -136,7 +136,7 @@ pub fn mean_and_std(values: &[f64]) -> (f64, f64) {
 pub fn measure(config: &RunConfig, spectrum: bool) -> Result<Signal, Error> {
     device::compute(config, || {
         let (config, task) = config.prepare()?;
-        let trainer = Trainer::of(&config, &device::from_name(&config.backend)?)?;
+        let trainer = Trainer::of(&config, &config.device()?)?;
         let (trainer, _) = calibrate(trainer, &config, &task, &mut |_, _| ())?;
         measured(&config, &task, trainer, 0, spectrum)
     })
@@ -155,7 +155,7 @@ pub fn measure_trained(checkpoint: &Checkpoint, config: &RunConfig, spectrum: bo
         let (config, task) = config.prepare()?;
         checkpoint.check_data(&task)?;
         checkpoint.check_model(&config.model)?;
-        let trainer = checkpoint.trainer(&config, &device::from_name(&config.backend)?)?;
+        let trainer = checkpoint.trainer(&config, &config.device()?)?;
         measured(&config, &task, trainer, checkpoint.progress.step, spectrum)
     })
 }

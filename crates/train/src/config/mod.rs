@@ -30,8 +30,8 @@ use unitgain_variant::{require, shorthand};
 pub struct RunConfig {
     /// Seed of weights, batches and dropout. Default 1.
     pub seed: u64,
-    /// Compute backend: `flex`, `ndarray`, `wgpu`, `vulkan` or `cuda`; the last three accept an `:index`. Default
-    /// `flex`.
+    /// Compute backend: `flex`, `ndarray`, `wgpu`, `vulkan` or `cuda`; the last three accept an `:index`, and several
+    /// devices of one kind, such as `cuda:0,cuda:1`, each for one replica. Default `flex`.
     pub backend: String,
     /// Number of CPU threads; it affects the last digits of a run. Default 0: `RAYON_NUM_THREADS` if set, otherwise all
     /// cores.
@@ -296,7 +296,11 @@ impl RunConfig {
         if config.threads == 0 && device::is_host(&config.backend) {
             config.threads = device::threads()?;
         }
-        config.train.replicas = ReplicaCount::Count(config.replica_count(&config.plan()?));
+        let plan = config.plan()?;
+        if config.train.replicas == ReplicaCount::Auto && device::is_host(&config.backend) && has_batch_norm(&plan) {
+            tracing::info!("one replica: batch_norm normalizes by the statistics of the whole batch");
+        }
+        config.train.replicas = ReplicaCount::Count(config.replica_count(&plan));
         Ok((config, task))
     }
 
@@ -324,21 +328,32 @@ impl RunConfig {
     pub(crate) fn replica_count(&self, plan: &Plan) -> usize {
         match self.train.replicas {
             ReplicaCount::Count(n) => n,
-            ReplicaCount::Auto if has_batch_norm(plan) || !device::is_host(&self.backend) => 1,
+            ReplicaCount::Auto if !device::is_host(&self.backend) => device::names(&self.backend).count(),
+            ReplicaCount::Auto if has_batch_norm(plan) => 1,
             ReplicaCount::Auto => ReplicaCount::of_threads(self.thread_count(), self.train.batch_size),
         }
+    }
+
+    /// The plain device of the model, the first of `backend`.
+    ///
+    /// # Errors
+    /// As [`device::from_name`].
+    pub fn device(&self) -> Result<Device, Error> {
+        device::from_name(device::names(&self.backend).next().unwrap_or_default())
     }
 
     /// The replicas of this plan, for a model on `device`.
     ///
     /// # Errors
-    /// As [`Replicas::on_threads`].
+    /// As [`Replicas::on_threads`] and [`device::all_from_names`].
     pub fn replicas(&self, plan: &Plan, device: &Device) -> Result<Replicas, Error> {
         let count = self.replica_count(plan);
         if device::is_host(&self.backend) {
-            Replicas::on_threads(count, self.thread_count(), device)
-        } else {
-            Replicas::on_devices(&vec![device.clone(); count])
+            return Replicas::on_threads(count, self.thread_count(), device);
+        }
+        match device::all_from_names(&self.backend)?.as_slice() {
+            [_] => Replicas::on_devices(&vec![device.clone(); count]),
+            several => Replicas::on_devices(several),
         }
     }
 
@@ -369,10 +384,11 @@ impl RunConfig {
     /// # Errors
     /// [`Error::Config`] for the first invalid value.
     pub fn check(&self) -> Result<(), Error> {
-        let device = device::from_name(&self.backend)?;
+        let devices = device::all_from_names(&self.backend)?;
         let TrainConfig { steps, batch_size, accumulate, clip, on_divergence, precision, .. } = self.train;
         let problem = format!("is not supported by {:?}; use \"f32\"", self.backend);
-        require(device.supports_dtype(precision.dtype()), "train.precision", "\"bf16\"", problem)?;
+        let is_supported = devices.iter().all(|device| device.supports_dtype(precision.dtype()));
+        require(is_supported, "train.precision", "\"bf16\"", problem)?;
         let problem = format!("must be at most {}, the largest number of TOML", i64::MAX);
         require(i64::try_from(self.seed).is_ok(), "seed", self.seed, problem)?;
         let problem = format!("must be at most {MOST_THREADS}, or 0 for as many as there are");
@@ -461,14 +477,25 @@ impl RunConfig {
 
     /// Checks that the batch can be split over the replicas.
     fn check_replicas(&self, plan: &Plan) -> Result<(), Fault> {
-        let ReplicaCount::Count(n) = self.train.replicas else { return Ok(()) };
         let key = "train.replicas";
+        let devices = device::names(&self.backend).count();
+        let n = match self.train.replicas {
+            ReplicaCount::Count(n) => n,
+            ReplicaCount::Auto if devices > 1 => devices,
+            ReplicaCount::Auto => return Ok(()),
+        };
         require(n > 0, key, n, "must be at least 1, or \"auto\"")?;
         require(n <= MOST_THREADS, key, n, format!("must be at most {MOST_THREADS}"))?;
+        let problem = format!("must be {devices}, one on each device of backend = {:?}, or \"auto\"", self.backend);
+        require(devices == 1 || n == devices, key, n, problem)?;
         let most = self.train.batch_size;
-        let problem = format!("must be at most train.batch_size = {most}: a replica takes whole sequences");
+        let given = match devices {
+            1 => String::new(),
+            _ => format!("; backend = {:?} has one on each device", self.backend),
+        };
+        let problem = format!("must be at most train.batch_size = {most}: a replica takes whole sequences{given}");
         require(n <= most, key, n, problem)?;
-        let problem = "must be 1: batch_norm normalizes by the statistics of the whole batch";
+        let problem = format!("must be 1: batch_norm normalizes by the statistics of the whole batch{given}");
         require(n == 1 || !has_batch_norm(plan), key, n, problem)
     }
 
@@ -513,6 +540,7 @@ impl RunConfig {
         let mut config =
             Self { versions: None, origin: None, threads: 0, checkpoint: CheckpointConfig::default(), ..self.clone() };
         config.train.replicas = ReplicaCount::Auto;
+        config.backend = device::backend(&self.backend).into();
         if let DataConfig::Text { path, .. } = &mut config.data {
             // A text may move: its contents are compared by fingerprint.
             *path = path.file_name().unwrap_or_default().into();

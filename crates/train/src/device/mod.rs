@@ -34,6 +34,9 @@ pub fn compiled() -> Vec<&'static str> {
 /// [`Error::Device`] for an unknown backend, one that is not compiled in, or a bad index.
 pub fn from_name(name: &str) -> Result<Device, Error> {
     let error = |problem: String| Error::Device { name: name.into(), problem };
+    if name.contains(',') {
+        return Err(error("several devices, where one is used; name one".into()));
+    }
     let (backend, index) = match name.split_once(':') {
         Some((backend, index)) => {
             let index: usize =
@@ -60,6 +63,42 @@ pub fn from_name(name: &str) -> Result<Device, Error> {
         answers(&device).map_err(error)?;
     }
     Ok(device)
+}
+
+/// The plain devices of a list of names such as `cuda:0,cuda:1`, each of which has a replica; the model is on the first.
+/// A GPU may come several times.
+///
+/// # Errors
+/// [`Error::Device`] as [`from_name`] for each name, and for devices of several backends or several of the CPU.
+pub fn all_from_names(names: &str) -> Result<Vec<Device>, Error> {
+    let error = |problem: String| Err(Error::Device { name: names.into(), problem });
+    if names.contains(',') {
+        if self::names(names).any(str::is_empty) {
+            return error("a name is missing beside a comma; write e.g. cuda:0,cuda:1".into());
+        }
+        let first = backend(names);
+        if let Some(other) = self::names(names).map(backend).find(|other| *other != first) {
+            return error(format!(
+                "{first} and {other} are devices of different kinds; the replicas of a run need devices of one kind"
+            ));
+        }
+        if is_host(first) {
+            let count = self::names(names).count();
+            return error(format!("{first} is one device; for {count} replicas on it write train.replicas = {count}"));
+        }
+    }
+    self::names(names).map(from_name).collect()
+}
+
+/// The names of a list of devices.
+pub fn names(names: &str) -> impl Iterator<Item = &str> {
+    names.split(',').map(str::trim)
+}
+
+/// The backend of a list of devices: `cuda` of `cuda:0,cuda:1`.
+pub fn backend(names: &str) -> &str {
+    let first = self::names(names).next().unwrap_or_default();
+    first.split_once(':').map_or(first, |(backend, _)| backend)
 }
 
 /// All backends, and whether each is compiled in.
@@ -331,6 +370,13 @@ mod tests {
         assert!(problem("gpu").contains("Known: flex, ndarray, wgpu, vulkan, cuda"));
         assert!(problem("flex:1").contains("takes no index"));
         assert!(problem("cuda:x").contains("not a device index"));
+        assert!(problem("wgpu:0,wgpu:1").contains("several devices, where one is used"));
+        let problem = |names| all_from_names(names).unwrap_err().to_string();
+        assert!(problem("wgpu:0,cuda:0").contains("wgpu and cuda are devices of different kinds"));
+        assert!(problem("flex,wgpu").contains("flex and wgpu are devices of different kinds"));
+        assert!(problem("flex, flex").contains("write train.replicas = 2"));
+        assert!(problem("gpu:0,gpu:1").contains("unknown backend"));
+        assert!(problem("wgpu,").contains("a name is missing") && problem("").contains("unknown backend"));
         #[cfg(not(feature = "cuda"))]
         assert!(problem("cuda:0").contains("--features cuda"));
     }

@@ -231,7 +231,7 @@ impl Run {
         }
         let (config, task) = config.prepare()?;
         warn(&config)?;
-        let device = device::from_name(&config.backend)?;
+        let device = config.device()?;
         tell(&config, &task, &device);
         on_disk::check(folder, start)?;
 
@@ -721,7 +721,7 @@ fn tell(config: &RunConfig, task: &Task, device: &Device) {
         changed_keys("", &default, &own, &mut changed);
         tracing::debug!("settings that are not the defaults: {}", changed.join(", "));
     }
-    let Found { name, target, types, .. } = Found::of(&config.backend, device);
+    let Found { name, target, types, .. } = Found::of(device::backend(&config.backend), device);
     let (types, threads) = (types.join(" "), rayon::current_num_threads());
     tracing::debug!("device: {} ({name}, {target}, {types}), {threads} threads", config.backend);
     tracing::debug!("data: {}", task.amount());

@@ -124,13 +124,21 @@ impl Replicas {
         self.workers.len().max(1)
     }
 
-    /// Calls `work` with the number and the part of each replica, at the same time; returns the results in order.
-    pub(super) fn each<P: Send, R: Send>(&self, parts: Vec<P>, work: impl Fn(usize, P) -> R + Sync) -> Vec<R> {
-        assert!(parts.len() <= self.workers.len(), "{} parts for {} replicas", parts.len(), self.workers.len());
-        let mut results: Vec<Option<R>> = parts.iter().map(|_| None).collect();
+    /// Calls `work` with the number and the part of each replica, at the same time; returns the results in order. A single
+    /// replica works on the thread of the caller.
+    ///
+    /// # Panics
+    /// If there are more parts than replicas, or `work` panics.
+    pub fn each<P: Send, R: Send>(&self, parts: Vec<P>, work: impl Fn(usize, P) -> R + Sync) -> Vec<R> {
+        assert!(parts.len() <= self.count(), "{} parts for {} replicas", parts.len(), self.count());
+        let parts = parts.into_iter().enumerate();
+        if self.workers.is_empty() {
+            return parts.map(|(i, part)| work(i, part)).collect();
+        }
+        let mut results: Vec<Option<R>> = (0..parts.len()).map(|_| None).collect();
         let modes = Modes::here();
         let work = |i, part| modes.call(|| work(i, part));
-        together(&self.workers, parts.into_iter().enumerate(), &mut results, &work);
+        together(&self.workers, parts, &mut results, &work);
         results.into_iter().flatten().collect()
     }
 
