@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a GPU does: the devices that are found, the self-test, a step against PyTorch's, and three placements at 48
-# layers.
+# What a GPU does: the devices that are found, the self-test, a step against PyTorch's, three placements at 48 layers, and
+# two replicas on one device.
 #
 #     benches/gpu/run.sh [BACKEND] [SIZE] [FEATURE]
 #
@@ -24,8 +24,15 @@ fi
 for placement in pre_norm post_norm deep_norm; do
     "$unitgain" train benches/speed.toml --backend "$backend" --out "runs/gpu_$placement" --force --steps "$steps" \
         --set model.n_layers="$layers" --set model.d_model="$width" --set model.placement="$placement" \
-        --set eval.batches=2
+        --set eval.tokens=2048
 done
+
+# One replica, and two on the same device: the losses differ by rounding.
+for devices in "$backend" "$backend,$backend"; do
+    "$unitgain" train benches/speed.toml --backend "$devices" --out "runs/gpu_${devices//,/_}" --force --steps 10 \
+        --set log.every=1 --set eval.tokens=2048
+done
+"$unitgain" diff "runs/gpu_$backend" "runs/gpu_${backend}_$backend" || true
 
 if python3 -c 'import torch' 2>/dev/null; then
     device=$(python3 -c 'import torch; print("cuda" if torch.cuda.is_available() else "cpu")')

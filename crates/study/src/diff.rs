@@ -138,7 +138,7 @@ fn is_same(a: Option<f64>, b: Option<f64>) -> bool {
     }
 }
 
-/// All numbers of a record except the speed, by name, in file order.
+/// All numbers of a record except the speed and the number of replicas, by name, in file order.
 fn measured(record: &Record) -> Vec<(String, f64)> {
     let Record {
         step: _,
@@ -146,7 +146,7 @@ fn measured(record: &Record) -> Vec<(String, f64)> {
         loss,
         lr,
         tokens_per_second: _,
-        replicas,
+        replicas: _,
         grad_norm,
         grad_norm_clipped,
         grad_norm_block,
@@ -161,7 +161,6 @@ fn measured(record: &Record) -> Vec<(String, f64)> {
         ("tokens".to_string(), *tokens as f64),
         ("loss".into(), widened(*loss)),
         ("lr".into(), *lr),
-        ("replicas".into(), *replicas as f64),
         ("grad_norm".into(), widened(*grad_norm)),
         ("grad_norm_clipped".into(), widened(*grad_norm_clipped)),
     ];
