@@ -7,6 +7,7 @@ use unitgain_kernels::composed;
 use unitgain_model::{
     Activation, AttentionScale, ModelConfig, NormConfig, Placement, Position, QkNormOver, Transformer, Variant,
     cross_entropy,
+    ops::{dropout, with_masks},
 };
 use unitgain_norms::NormSite;
 use unitgain_train::{Batch, ClipConfig, DataConfig, Gradients, OptimizerConfig, Trainer, read_rows};
@@ -40,6 +41,35 @@ fn agree<M: Module, const D: usize>(
     for (name, (a, b)) in ["y", "dx", "parameters"].into_iter().zip(fused.iter().zip(&reference)) {
         let difference = relative(a, b);
         assert!(difference < bound, "{what}: {name} differs by {difference}");
+    }
+}
+
+/// The masks of both are the same hashes, on every backend.
+#[test]
+fn dropout_agrees_with_the_composed_one() {
+    let of = |device: Device, sequences: usize, time: usize, width: usize, first: usize| {
+        let x = (draw("twins/dropout", sequences * time, width, &device.autodiff()) + 3.0).detach().require_grad();
+        let y = with_masks(7, first, || {
+            // The second mask of a pass.
+            dropout(x.clone(), 0.5, sequences);
+            dropout(x.clone(), 0.3, sequences)
+        });
+        let gradients = y.clone().powi_scalar(2).sum().backward();
+        [host(y), host(x.grad(&gradients).unwrap())]
+    };
+    for (sequences, time, width, first) in [(1, 1, 1, 0), (3, 5, 7, 2), (2, 64, 129, 1_000_000), (5, 33, 64, 0)] {
+        let fused = of(Device::flex(), sequences, time, width, first);
+        let dropped = fused[0].iter().filter(|y| **y == 0.0).count() as f32 / fused[0].len() as f32;
+        assert!(fused[0].len() < 1000 || (dropped - 0.3).abs() < 0.05, "{dropped} of the entries are 0");
+        for composed in [
+            composed(|| of(Device::flex(), sequences, time, width, first)),
+            of(test_device(), sequences, time, width, first),
+        ] {
+            for (a, b) in fused.iter().zip(&composed) {
+                assert!(a.iter().zip(b).all(|(a, b)| (*a == 0.0) == (*b == 0.0)), "another mask");
+                assert!(relative(a, b) < 1e-6, "{}", relative(a, b));
+            }
+        }
     }
 }
 

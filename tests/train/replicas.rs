@@ -4,6 +4,7 @@ use crate::common::{Scratch, test_device, tests_a_gpu};
 use burn::tensor::Device;
 use unitgain_model::weights::of as weights;
 use unitgain_model::{ModelConfig, ModelError, NormConfig, Parametrization, Placement, ScaleConfig, Variant};
+use unitgain_study::replay::replay;
 use unitgain_train::{
     Batch, ClipConfig, DataConfig, HostRow, OptimizerConfig, ReplicaCount, Replicas, RunConfig, Start, Task, Trainer,
     folder::metrics, read_rows, train,
@@ -150,29 +151,37 @@ fn the_same_replicas_give_the_same_bits() {
     }
 }
 
-/// A mask is that of a sequence: other sequences of the batch do not change it.
+/// A mask is that of a sequence: other sequences of the batch do not change it, and those of two copies differ.
 #[test]
 fn a_dropout_mask_belongs_to_its_sequence() {
     let dropped = ModelConfig { dropout: 0.5, ..model() };
     let mut trainer = trainer(&dropped, 1);
-    let batch = task().batch(1, 0, 0..2);
-    let twice = Batch { tokens: [&batch.tokens[..8]; 2].concat(), targets: [&batch.targets[..8]; 2].concat(), ..batch };
-    let mut of = |batch: &Batch| trainer.measure(std::slice::from_ref(batch), false).loss.into_scalar::<f32>();
-    let (both, first) = (of(&twice), of(&twice.part(0..1)));
-    assert_ne!(both, first, "two copies of a sequence have different masks");
-    let alike = Batch { tokens: twice.tokens.clone(), ..twice.clone() };
-    assert_eq!(of(&alike), both, "the masks of a step are its own");
+    let batch = task().batch(1, 0, 0..3);
+    // The loss of one sequence among these.
+    let mut of = |order: &[usize], seen: usize| {
+        let pick = |all: &[i32]| order.iter().flat_map(|&i| all[i * 8..(i + 1) * 8].to_vec()).collect();
+        let weights = (0..order.len() * 8).map(|at| f32::from(u8::from(at / 8 == seen))).collect();
+        let [tokens, targets] = [pick(&batch.tokens), pick(&batch.targets)];
+        let batch = Batch { rows: order.len(), tokens, targets, weights: Some(weights), ..batch.clone() };
+        trainer.measure(&[batch], false).loss.into_scalar::<f32>()
+    };
+    let alone = of(&[0], 0);
+    for others in [&[0, 1][..], &[0, 2], &[0, 0], &[0, 1, 2]] {
+        let among = of(others, 0);
+        assert!((among - alone).abs() < 1e-6, "{alone} alone, {among} in {others:?}");
+    }
+    let (first, second) = (of(&[0, 0], 0), of(&[0, 0], 1));
+    assert!((first - second).abs() > 1e-4, "two copies have two masks: {first}, {second}");
 }
 
-/// Devices that copy to each other: the device of the tests, several times.
+/// Several replicas on a device, and where a GPU is tested, replicas on two devices that copy to each other.
 #[test]
 fn a_step_on_several_devices_is_that_on_one() {
-    let device = test_device();
-    let of = |devices: usize| {
+    let of = |devices: &[Device]| {
         let sgd = OptimizerConfig::Sgd { lr: 1e-2, momentum: 0.9, nesterov: false, weight_decay: 1e-3 };
-        let trainer = Trainer::new(&model(), sgd, ClipConfig::default(), 1, &device).unwrap();
-        let mut trainer = trainer.with_replicas(Replicas::on_devices(&vec![device.clone(); devices]).unwrap());
-        assert_eq!(trainer.replicas().count(), devices);
+        let trainer = Trainer::new(&model(), sgd, ClipConfig::default(), 1, &devices[0]).unwrap();
+        let mut trainer = trainer.with_replicas(Replicas::on_devices(devices).unwrap());
+        assert_eq!(trainer.replicas().count(), devices.len());
         let mut rows = Vec::new();
         for step in 0..10 {
             let row;
@@ -183,10 +192,17 @@ fn a_step_on_several_devices_is_that_on_one() {
         let weights = weights(&trainer.model).into_iter().map(|(_, _, values)| values).collect();
         (read_rows(&rows), evaluation, weights)
     };
-    let one = of(1);
-    for devices in [2, 3] {
-        let worst = difference(&one, &of(devices));
-        assert!(worst < if tests_a_gpu() { 1e-5 } else { 1e-6 }, "{devices} devices: {worst:e}");
+    let (cpu, device) = (Device::flex(), test_device());
+    let one = of(std::slice::from_ref(&cpu));
+    let lists = [
+        vec![device.clone()],
+        vec![device.clone(), device.clone()],
+        vec![device.clone(), cpu.clone(), device.clone()],
+        vec![cpu, device.clone(), device],
+    ];
+    for devices in lists {
+        let worst = difference(&one, &of(&devices));
+        assert!(worst < if tests_a_gpu() { 1e-5 } else { 1e-6 }, "{devices:?}: {worst:e}");
     }
 }
 
@@ -239,17 +255,32 @@ fn a_replica_that_fails_is_one_message() {
     assert_eq!(replicas.each(vec![3, 4], |_, part| part), [3, 4], "and the threads go on");
 }
 
+/// Also in debug builds, and from a thread of a pool, whose stacks are small.
+#[test]
+fn many_replicas_take_no_deep_stack() {
+    let replicas = Replicas::on_threads(600, 1, &Device::flex()).unwrap();
+    for parts in [1, 2, 3, 599, 600] {
+        let each = || replicas.each((0..parts).collect(), |i, part: usize| (i, part * part));
+        let expected: Vec<(usize, usize)> = (0..parts).map(|i| (i, i * i)).collect();
+        assert_eq!(unitgain_train::device::on_threads(2, each).unwrap(), expected);
+    }
+}
+
 #[test]
 fn what_cannot_be_split_says_so() {
     let parse = |text: &str| {
         let base = "[model]\ncontext = 8\nd_model = 16\nn_layers = 1\nn_heads = 2\n";
         let config = RunConfig::parse(&format!("{base}{text}"), "test", &[]).map_err(|e| e.to_string())?;
-        config.prepare().map(|(config, _)| config.train.replicas).map_err(|e| e.to_string())
+        let (config, _) = config.prepare().map_err(|e| e.to_string())?;
+        Ok::<_, String>(config.replicas(&config.plan().unwrap(), &Device::flex()).unwrap().count())
     };
     for (text, parts) in [
         ("[train]\nreplicas = 0", ["train.replicas: 0", "at least 1, or \"auto\""]),
         ("[train]\nreplicas = 5\nbatch_size = 4", ["train.replicas: 5", "at most train.batch_size = 4"]),
         ("[train]\nreplicas = 5000\nbatch_size = 10000", ["train.replicas: 5000", "at most 1024"]),
+        ("[train]\nreplicas = 1000000", ["train.replicas: 1000000", "at most 1024"]),
+        // The evaluation has 4096 tokens on each replica.
+        ("d_ff = 1000000\n[train]\nreplicas = 900\nbatch_size = 1000", ["train.replicas: 900", "Take fewer replicas"]),
         ("norm = 'batch_norm'\n[train]\nreplicas = 2", ["train.replicas: 2", "batch_norm"]),
         ("[train]\nreplicas = 'all'", ["train.replicas", "a number of replicas, or \"auto\""]),
     ] {
@@ -259,9 +290,18 @@ fn what_cannot_be_split_says_so() {
     let set = |value: &str| RunConfig::parse("", "test", &[format!("train.replicas={value}")]).unwrap().train.replicas;
     assert_eq!([set("3"), set("auto")], [ReplicaCount::Count(3), ReplicaCount::Auto]);
     let resolved = |text: &str| parse(&format!("{text}\n")).unwrap();
-    assert_eq!(resolved("norm = 'batch_norm'"), ReplicaCount::Count(1));
-    assert_eq!(resolved("[train]\nbatch_size = 1"), ReplicaCount::Count(1));
-    assert_eq!(resolved("[train]\nreplicas = 3"), ReplicaCount::Count(3));
+    assert_eq!(resolved("norm = 'batch_norm'"), 1);
+    assert_eq!(resolved("[train]\nbatch_size = 1"), 1);
+    assert_eq!(resolved("[train]\nreplicas = 3"), 3);
+    for (threads, batch, replicas) in [(1, 16, 1), (2, 16, 2), (3, 4, 2), (4, 5, 3), (8, 5, 5), (16, 16, 16)] {
+        // As many as leave the largest shard as small as it can be.
+        let text = format!("[train]\nbatch_size = {batch}\n");
+        let config = RunConfig::parse(&text, "test", &[format!("threads={threads}")]).unwrap();
+        let (config, _) = config.prepare().unwrap();
+        assert_eq!(config.train.replicas, ReplicaCount::Auto, "what is stored follows the threads");
+        let made = config.replicas(&config.plan().unwrap(), &Device::flex()).unwrap();
+        assert_eq!(made.count(), replicas, "{threads} threads, {batch} sequences");
+    }
 }
 
 /// A run with one replica can be resumed with two; the records say which made a step.
@@ -285,6 +325,10 @@ fn records_say_how_many_replicas_made_them() {
     let made: Vec<usize> = resumed.iter().map(|record| record.replicas).collect();
     assert_eq!(made, [1, 1, 1, 2, 2, 2]);
     let unbroken = run(2, 6, Start::New, "unbroken");
+    for record in &resumed {
+        let again = replay(&scratch.0.join("run"), record.step, &mut |_, _| ()).unwrap();
+        assert_eq!(again.loss, record.loss, "a step is replayed with the replicas that made it");
+    }
     for (a, b) in resumed.iter().zip(&unbroken) {
         assert!((a.loss / b.loss - 1.0).abs() < 1e-5, "{} {}", a.loss, b.loss);
     }

@@ -125,8 +125,6 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    #[cfg(feature = "mimalloc")]
-    allocator::keep_memory();
     let filter = EnvFilter::try_from_env("UNITGAIN_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Quiet).without_time().with_target(false).init();
     let cli = match Cli::try_parse() {
@@ -139,6 +137,10 @@ fn main() -> ExitCode {
         Err(e) => return e.print().map_or(ExitCode::from(2), |()| ExitCode::SUCCESS),
     };
     let command = cli.command;
+    #[cfg(feature = "mimalloc")]
+    if matches!(command, Command::Train(_) | Command::Bench(_)) {
+        allocator::keep_memory();
+    }
     let started = if command.computes() { unitgain_train::device::threads().map(|_| ()) } else { Ok(()) };
     let result = started.map_err(anyhow::Error::from).and_then(|()| command.run());
     if let Some(bytes) = unitgain_train::folder::metrics::peak_memory() {

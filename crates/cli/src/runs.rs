@@ -96,11 +96,14 @@ impl Runs {
         out: &Path,
         jobs: impl Iterator<Item = &'a Job> + Clone,
     ) -> anyhow::Result<PoolOptions> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let at_once = self.jobs.map(|jobs| jobs as usize);
+        let threads = at_once.map_or(1, |at_once| (cores / at_once).max(1));
         Ok(PoolOptions {
             program: std::env::current_exe()?,
             out: out.to_path_buf(),
-            jobs: self.jobs.map(|jobs| jobs as usize),
-            fit: memory::at_once(jobs.map(|job| &job.config)),
+            jobs: at_once,
+            fit: memory::at_once(jobs.map(|job| &job.config), threads),
             force: self.force,
         })
     }

@@ -34,9 +34,10 @@ impl Args {
         let device = device::from_name(&self.backend)?;
         let replicas = match device::is_host(&self.backend) {
             true => {
-                let threads = device::threads()?;
+                let threads = device::threads()?.min(usize::try_from(self.seeds).unwrap_or(usize::MAX));
                 memory::check(sanity::MEMORY * threads as f64).map_err(anyhow::Error::msg)?;
-                Replicas::on_threads(threads, threads, &device)?
+                // Without more threads the seeds come one after the other.
+                Replicas::on_threads(threads, threads, &device).unwrap_or_default()
             }
             false => Replicas::one(),
         };

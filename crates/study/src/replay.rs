@@ -13,7 +13,8 @@ use unitgain_train::folder::checkpoint::{self, Checkpoint, Progress, host};
 use unitgain_train::run::divergence::{Action, Divergence};
 use unitgain_train::run::lr;
 use unitgain_train::{
-    Batch, Error, Gradients, RunConfig, Summary, Trainer, calibrate, device, folder::metrics, loss, read_rows,
+    Batch, Error, Gradients, ReplicaCount, RunConfig, Summary, Trainer, calibrate, device, folder::metrics, loss,
+    read_rows,
 };
 
 /// A part of a training step.
@@ -96,6 +97,10 @@ pub fn replay(folder: &Path, step: usize, on_step: &mut (dyn FnMut(usize, usize)
     }
     config.model.vocab_size = None;
     let course = Course::of(folder, step)?;
+    // The run may have been resumed with another number.
+    if let Some(record) = metrics::of_run(folder).unwrap_or_default().iter().find(|record| record.step >= step) {
+        config.train.replicas = ReplicaCount::Count(record.replicas);
+    }
     let checkpoint = before(folder, step, course.common)?;
     device::compute(&config, || {
         let (config, task) = config.prepare()?;

@@ -279,8 +279,7 @@ impl RunConfig {
         Ok(self.model.plan(self.model.vocab_size.unwrap_or(1))?)
     }
 
-    /// Checks all values, loads the data, resolves the configuration for it, and writes out the numbers of threads and
-    /// replicas.
+    /// Checks all values, loads the data, resolves the configuration for it, and writes out the number of threads.
     ///
     /// # Errors
     /// As [`RunConfig::resolved`] and [`DataConfig::load`]: everything that is wrong with the values, each with its
@@ -296,11 +295,12 @@ impl RunConfig {
         if config.threads == 0 && device::is_host(&config.backend) {
             config.threads = device::threads()?;
         }
-        let plan = config.plan()?;
-        if config.train.replicas == ReplicaCount::Auto && device::is_host(&config.backend) && has_batch_norm(&plan) {
+        if config.train.replicas == ReplicaCount::Auto
+            && device::is_host(&config.backend)
+            && has_batch_norm(&config.plan()?)
+        {
             tracing::info!("one replica: batch_norm normalizes by the statistics of the whole batch");
         }
-        config.train.replicas = ReplicaCount::Count(config.replica_count(&plan));
         Ok((config, task))
     }
 
@@ -435,7 +435,7 @@ impl RunConfig {
         self.optimizer.check().map_err(below("optimizer"))?;
         self.check_unit_decay()?;
         self.schedule.check_length(steps).and(self.schedule.check()).map_err(below("schedule"))?;
-        plan.map_or(Ok(()), |plan| self.check_memory(&plan))
+        plan.map_or(Ok(()), |plan| self.check_replicas(&plan).map_err(Error::from).and(self.check_memory(&plan)))
     }
 
     /// Checks the size of the held-out set.

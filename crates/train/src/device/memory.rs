@@ -233,6 +233,8 @@ struct Part {
 const BASE: f64 = 40e6;
 /// Bytes per block besides its weights: its modules and graph nodes.
 const BLOCK: f64 = 20e3;
+/// Bytes per replica besides its gradients: what its threads keep for themselves.
+const REPLICA: f64 = 8e6;
 /// Bytes per weight tensor, whatever its size: table entries, gradient and states, names in a checkpoint.
 const TENSOR: f64 = 5e3;
 /// Tokens per forward pass of an evaluation.
@@ -262,13 +264,16 @@ impl Need {
         let mut always = vec![blocks];
         always.extend(weights(FLOAT * (1.0 + states), "weights and the optimizer's averages"));
         always.extend(sizes.data(config));
+        let others = config.replica_count(plan) as f64 - 1.0;
+        let of_others = |each: f64, what| part(each * others, "train.replicas", what, "fewer replicas");
+        always.push(of_others(REPLICA, "the threads of the other replicas"));
         let rows = config.train.batch_size as f64 * sizes.time;
         let (key, fix) = unusual(&["train.batch_size", "model.context", "model.n_layers", "model.d_model"]);
         let (of_logits, fewer) = unusual(&["train.batch_size", "model.context"]);
-        // Each replica has gradients of its own, and with micro-batches there is their sum.
+        // With micro-batches there is the sum of their gradients.
         let sum = if config.train.accumulate > 1 { 1.0 } else { 0.0 };
-        let gradients = config.replica_count(plan) as f64 + sum;
-        let mut step = weights(FLOAT * gradients, "gradients").to_vec();
+        let mut step = weights(FLOAT * (1.0 + sum), "gradients").to_vec();
+        step.push(of_others(FLOAT * plan.weights(), "the gradients of the other replicas"));
         step.push(part(FLOAT * rows * plan.activations(sizes.compute), key, "activations", fix));
         step.push(part(FLOAT * rows * plan.logits(sizes.compute), of_logits, "logits", fewer));
         step.push(part(
@@ -281,8 +286,10 @@ impl Need {
         let checkpoint = weights(FLOAT * (1.0 + 2.0 * (1.0 + states)), "a checkpoint").to_vec();
         let pass = PASS.max(sizes.time);
         let of_pass = FLOAT * pass * (plan.forward_activations(sizes.compute) + plan.logits(sizes.compute));
-        let evaluation =
-            vec![part(of_pass, "model.context", "a pass of an evaluation", "a shorter context, or a narrower model")];
+        let evaluation = vec![
+            part(of_pass, "model.context", "a pass of an evaluation", "a shorter context, or a narrower model"),
+            of_others(of_pass, "the passes of an evaluation on the other replicas"),
+        ];
         // The singular value decomposition of a square f64 matrix: the matrix, its factors, and working space.
         let drawn = if matches!(plan.init, Scheme::Mimetic { .. }) { 6.0 * 8.0 * sizes.d * sizes.d } else { 0.0 };
         let drawing =
@@ -362,6 +369,7 @@ impl Need {
             "model.context" => model.context,
             "train.batch_size" => config.train.batch_size,
             "train.accumulate" => config.train.accumulate,
+            "train.replicas" => config.plan().map_or(0, |plan| config.replica_count(&plan)),
             _ => 0,
         };
         let value = if value == 0 { String::new() } else { format!("{value}: ") };
@@ -493,10 +501,15 @@ pub fn check_all<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Result
     })
 }
 
-/// Number of runs that fit into memory at once, assuming the largest of the given configurations; None if unknown.
-pub fn at_once<'a>(configs: impl IntoIterator<Item = &'a RunConfig>) -> Option<usize> {
+/// Number of runs that fit into memory at once, assuming the largest of the given configurations, each on this many
+/// threads unless it says otherwise; None if unknown.
+pub fn at_once<'a>(configs: impl IntoIterator<Item = &'a RunConfig>, threads: usize) -> Option<usize> {
     let on_host = configs.into_iter().filter(|config| device::is_host(&config.backend));
-    let largest = on_host.map(|config| Need::of_own(config) + of_text(config)).fold(0.0, f64::max);
+    let need = |config: &RunConfig| {
+        let threads = if config.threads == 0 { threads } else { config.threads };
+        Need::of_own(&RunConfig { threads, ..config.clone() }) + of_text(config)
+    };
+    let largest = on_host.map(need).fold(0.0, f64::max);
     available().filter(|_| largest > 0.0).map(|available| (available.bytes as f64 / largest) as usize)
 }
 
@@ -628,7 +641,7 @@ mod tests {
             (&wide, &["model.scale=layer_scale"], 772.7),
             (&wide, &["model.context=2048", "train.batch_size=4"], 695.8),
         ] {
-            let of_chain = ["data.vocab_size=16", "data.order=1", "data.branching=2"];
+            let of_chain = ["data.vocab_size=16", "data.order=1", "data.branching=2", "threads=2"];
             let all = base.iter().chain(settings).chain(&of_chain).map(ToString::to_string).collect::<Vec<_>>();
             let config = RunConfig::parse("", "test", &all).unwrap().resolved(16).unwrap();
             let part = measured * 1e6 / Need::of_own(&config);

@@ -33,36 +33,43 @@ pub fn compiled() -> Vec<&'static str> {
 /// # Errors
 /// [`Error::Device`] for an unknown backend, one that is not compiled in, or a bad index.
 pub fn from_name(name: &str) -> Result<Device, Error> {
-    let error = |problem: String| Error::Device { name: name.into(), problem };
     if name.contains(',') {
-        return Err(error("several devices, where one is used; name one".into()));
+        return Err(error(name, "several devices, where one is used; name one"));
     }
+    let (backend, index) = parsed(name)?;
+    let device = create(backend, index).ok_or_else(|| error(name, "not compiled in"))?;
+    if !is_host(backend) {
+        answers(&device).map_err(|problem| error(name, problem))?;
+    }
+    Ok(device)
+}
+
+fn error(name: &str, problem: impl Into<String>) -> Error {
+    Error::Device { name: name.into(), problem: problem.into() }
+}
+
+/// The backend, which is compiled in, and the index of a name.
+fn parsed(name: &str) -> Result<(&str, Option<usize>), Error> {
     let (backend, index) = match name.split_once(':') {
         Some((backend, index)) => {
-            let index: usize =
-                index.parse().map_err(|_| error(format!("{index:?} is not a device index; write e.g. cuda:0")))?;
-            (backend, Some(index))
+            let problem = || error(name, format!("{index:?} is not a device index; write e.g. cuda:0"));
+            (backend, Some(index.parse().map_err(|_| problem())?))
         }
         None => (name, None),
     };
     let Some((_, is_compiled, indexed)) = BACKENDS.iter().find(|(known, ..)| *known == backend) else {
         let known: Vec<_> = BACKENDS.iter().map(|(name, ..)| *name).collect();
-        return Err(error(format!("unknown backend. Known: {}", known.join(", "))));
+        return Err(error(name, format!("unknown backend. Known: {}", known.join(", "))));
     };
     if !is_compiled {
-        return Err(error(format!(
-            "not compiled in. Build with `--features {backend}`; this build has: {}",
-            compiled().join(", ")
-        )));
+        let all = compiled().join(", ");
+        let problem = format!("not compiled in. Build with `--features {backend}`; this build has: {all}");
+        return Err(error(name, problem));
     }
     if index.is_some() && !indexed {
-        return Err(error(format!("{backend} has one device and takes no index; write {backend:?}")));
+        return Err(error(name, format!("{backend} has one device and takes no index; write {backend:?}")));
     }
-    let device = create(backend, index).ok_or_else(|| error("not compiled in".into()))?;
-    if !is_host(backend) {
-        answers(&device).map_err(error)?;
-    }
-    Ok(device)
+    Ok((backend, index))
 }
 
 /// The plain devices of a list of names such as `cuda:0,cuda:1`, each of which has a replica; the model is on the first.
@@ -71,20 +78,19 @@ pub fn from_name(name: &str) -> Result<Device, Error> {
 /// # Errors
 /// [`Error::Device`] as [`from_name`] for each name, and for devices of several backends or several of the CPU.
 pub fn all_from_names(names: &str) -> Result<Vec<Device>, Error> {
-    let error = |problem: String| Err(Error::Device { name: names.into(), problem });
     if names.contains(',') {
         if self::names(names).any(str::is_empty) {
-            return error("a name is missing beside a comma; write e.g. cuda:0,cuda:1".into());
+            return Err(error(names, "a name is missing beside a comma; write e.g. cuda:0,cuda:1"));
         }
-        let first = backend(names);
-        if let Some(other) = self::names(names).map(backend).find(|other| *other != first) {
-            return error(format!(
-                "{first} and {other} are devices of different kinds; the replicas of a run need devices of one kind"
-            ));
+        let parsed: Vec<_> = self::names(names).map(parsed).collect::<Result<_, _>>()?;
+        let (first, count) = (backend(names), parsed.len());
+        if let Some((other, _)) = parsed.iter().find(|(other, _)| *other != first) {
+            let problem = "are devices of different kinds; the replicas of a run need devices of one kind";
+            return Err(error(names, format!("{first} and {other} {problem}")));
         }
         if is_host(first) {
-            let count = self::names(names).count();
-            return error(format!("{first} is one device; for {count} replicas on it write train.replicas = {count}"));
+            let problem = format!("{first} is one device; for {count} replicas on it write train.replicas = {count}");
+            return Err(error(names, problem));
         }
     }
     self::names(names).map(from_name).collect()
@@ -372,7 +378,9 @@ mod tests {
         assert!(problem("cuda:x").contains("not a device index"));
         assert!(problem("wgpu:0,wgpu:1").contains("several devices, where one is used"));
         let problem = |names| all_from_names(names).unwrap_err().to_string();
-        assert!(problem("wgpu:0,cuda:0").contains("wgpu and cuda are devices of different kinds"));
+        #[cfg(not(feature = "cuda"))]
+        assert!(problem("flex,cuda:0").contains("--features cuda"));
+        #[cfg(feature = "wgpu-plain")]
         assert!(problem("flex,wgpu").contains("flex and wgpu are devices of different kinds"));
         assert!(problem("flex, flex").contains("write train.replicas = 2"));
         assert!(problem("gpu:0,gpu:1").contains("unknown backend"));

@@ -165,10 +165,11 @@ impl Begun {
                  uninterrupted run"
             );
         }
-        let (there, here) = (checkpoint.config.train.replicas, config.train.replicas);
+        let plan = config.plan()?;
+        let (there, here) = (checkpoint.config.replica_count(&plan), config.replica_count(&plan));
         if there != here {
             tracing::warn!(
-                "the run was made with train.replicas = {there}, now {here}: the last digits may differ from those of an \
+                "the run was made with {there} replicas (train.replicas), now {here}: the last digits may differ from those of an \
                  uninterrupted run"
             );
         }

@@ -1,5 +1,5 @@
-//! Adam's update and the gradients' sums of squares on the CPU backend, each in one pass over memory. `None` means: use
-//! the composed operations.
+//! Adam's update, sums of gradients and their sums of squares on the CPU backend, each in one pass over memory. `None`
+//! means: use the composed operations.
 
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};

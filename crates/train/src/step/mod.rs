@@ -189,7 +189,8 @@ impl<M: LanguageModel> Trainer<M> {
         self.update(measured, lr)
     }
 
-    /// Changes the replicas of [`Trainer::measure`] and [`Trainer::evaluate`]. Default [`Replicas::one`].
+    /// Changes the replicas of [`Trainer::measure`] and [`Trainer::evaluate`]. Default [`Replicas::one`], which a model
+    /// needs whose norms take statistics over the batch (`batch_norm`): a replica sees its shard alone.
     pub fn with_replicas(self, replicas: Replicas) -> Self {
         Self { replicas, ..self }
     }
@@ -214,8 +215,8 @@ impl<M: LanguageModel> Trainer<M> {
                 let parts = shards.into_iter().map(|shard| (self.model.clone(), shard)).collect();
                 self.replicas.each(parts, |i, (model, shard)| {
                     let device = self.replicas.device(i);
-                    let model =
-                        if *device == self.device { model } else { model.to_device(&device.clone().autodiff()) };
+                    // A fork moves what is trained as leaves; `to_device` would make them results of a copy.
+                    let model = if *device == self.device { model } else { model.fork(&device.clone().autodiff()) };
                     Pass::of(&model.map(&mut Leaves), &shard, seed, observe, device)
                 })
             };

@@ -131,15 +131,15 @@ impl Replicas {
     /// If there are more parts than replicas, or `work` panics.
     pub fn each<P: Send, R: Send>(&self, parts: Vec<P>, work: impl Fn(usize, P) -> R + Sync) -> Vec<R> {
         assert!(parts.len() <= self.count(), "{} parts for {} replicas", parts.len(), self.count());
-        let parts = parts.into_iter().enumerate();
         if self.workers.is_empty() {
-            return parts.map(|(i, part)| work(i, part)).collect();
+            return parts.into_iter().enumerate().map(|(i, part)| work(i, part)).collect();
         }
-        let mut results: Vec<Option<R>> = (0..parts.len()).map(|_| None).collect();
         let modes = Modes::here();
         let work = |i, part| modes.call(|| work(i, part));
-        together(&self.workers, parts, &mut results, &work);
-        results.into_iter().flatten().collect()
+        let job = |(index, (worker, part))| Job { worker, index, part: Some(part), result: None };
+        let mut jobs: Vec<_> = self.workers.iter().zip(parts).enumerate().map(job).collect();
+        all(&mut jobs, &work, &mut || ());
+        jobs.into_iter().filter_map(|job| job.result).collect()
     }
 
     /// The plain device of a replica.
@@ -148,19 +148,30 @@ impl Replicas {
     }
 }
 
-/// Starts the work of the first worker, then that of the others, and waits for it.
-fn together<P: Send, R: Send>(
-    workers: &[Worker],
-    mut parts: impl Iterator<Item = (usize, P)>,
-    results: &mut [Option<R>],
-    work: &(impl Fn(usize, P) -> R + Sync),
-) {
-    let (Some((i, part)), [worker, workers @ ..], [result, results @ ..]) = (parts.next(), workers, results) else {
-        return;
-    };
-    worker.pool.in_place_scope(|scope| {
-        scope.spawn(|_| *result = Some(work(i, part)));
-        together(workers, parts, results, work);
+/// The part of one replica, and what comes of it.
+struct Job<'a, P, R> {
+    worker: &'a Worker,
+    index: usize,
+    part: Option<P>,
+    result: Option<R>,
+}
+
+/// Starts the first job of each half, which starts the others of its half, does `own`, and waits for all. Starting them one
+/// within the other would take a stack as deep as there are jobs.
+fn all<P: Send, R: Send>(jobs: &mut [Job<'_, P, R>], work: &(dyn Fn(usize, P) -> R + Sync), own: &mut dyn FnMut()) {
+    let (left, right) = jobs.split_at_mut(jobs.len() / 2);
+    half(left, work, &mut || half(right, work, own));
+}
+
+fn half<P: Send, R: Send>(jobs: &mut [Job<'_, P, R>], work: &(dyn Fn(usize, P) -> R + Sync), own: &mut dyn FnMut()) {
+    let Some((first, rest)) = jobs.split_first_mut() else { return own() };
+    let pool = &first.worker.pool;
+    pool.in_place_scope(|scope| {
+        scope.spawn(|_| {
+            let Job { index, part, result, .. } = first;
+            all(rest, work, &mut || *result = part.take().map(|part| work(*index, part)));
+        });
+        own();
     });
 }
 
