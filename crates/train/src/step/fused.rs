@@ -13,13 +13,24 @@ pub(crate) fn are_on_host<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) 
     tensors.next().is_some_and(takes)
 }
 
+/// The results of work on all weights, of `elements` numbers: divided among the threads, unless it takes less time than to
+/// wake them.
+pub(crate) fn on_each<T: Send, R: Send>(elements: usize, all: Vec<T>, work: impl Fn(T) -> R + Sync + Send) -> Vec<R> {
+    const FEW: usize = 1 << 17;
+    if elements < FEW { all.into_iter().map(work).collect() } else { all.into_par_iter().map(work).collect() }
+}
+
+fn elements<'a>(all: impl Iterator<Item = &'a Option<Tensor<1>>>) -> usize {
+    all.flatten().map(|gradient| gradient.dims()[0]).sum()
+}
+
 /// The sums of two gradients of each weight, in the buffers of the first. A weight without one has the other.
 pub(crate) fn sums(a: Vec<Option<Tensor<1>>>, b: Vec<Option<Tensor<1>>>) -> Vec<Option<Tensor<1>>> {
     let sum = |pair| match pair {
         (Some(a), Some(b)) => Some(sum(a, b)),
         (a, b) => a.or(b),
     };
-    a.into_par_iter().zip(b).map(sum).collect()
+    on_each(elements(a.iter()), a.into_iter().zip(b).collect(), sum)
 }
 
 fn sum(a: Tensor<1>, b: Tensor<1>) -> Tensor<1> {
@@ -50,7 +61,8 @@ pub(crate) fn squares(gradients: &[Option<Tensor<1>>], device: &Device) -> Optio
         Some(gradient) => Some(square(slice(&Native::of(gradient)?.values())) as f32),
         None => Some(0.0),
     };
-    let all: Vec<f32> = gradients.par_iter().map(square).collect::<Option<_>>()?;
+    let all = on_each(elements(gradients.iter()), gradients.iter().collect(), square);
+    let all: Vec<f32> = all.into_iter().collect::<Option<_>>()?;
     let n = all.len();
     Some(Tensor::from_data(TensorData::new(all, [n]), device))
 }

@@ -55,7 +55,7 @@ pub struct Measurement {
 pub struct Clock {
     /// Forward passes and losses.
     pub forward: Duration,
-    /// Backward passes.
+    /// Backward passes, and sums over replicas and micro-batches.
     pub backward: Duration,
     /// Clipping and updates.
     pub optimizer: Duration,
@@ -207,6 +207,7 @@ impl<M: LanguageModel> Trainer<M> {
     /// If there is no batch.
     pub fn measure(&mut self, batches: &[Batch], observe: bool) -> Measurement {
         let seed = self.mask_seed();
+        let (started, forward) = (Instant::now(), self.clock.forward);
         let mut total: Option<Measurement> = None;
         for mut shards in shards(batches, self.replicas.count()) {
             let passes = if shards.len() == 1 {
@@ -221,7 +222,6 @@ impl<M: LanguageModel> Trainer<M> {
                 })
             };
             self.clock.forward += passes.iter().map(|pass| pass.forward).max().unwrap_or_default();
-            self.clock.backward += passes.iter().map(|pass| pass.backward).max().unwrap_or_default();
             for Pass { measured, .. } in passes {
                 total = Some(match total {
                     Some(sum) => sum.plus(measured.on(&self.device)),
@@ -229,6 +229,7 @@ impl<M: LanguageModel> Trainer<M> {
                 });
             }
         }
+        self.clock.backward += started.elapsed().saturating_sub(self.clock.forward - forward);
         total.unwrap_or_else(|| panic!("a step needs at least one batch"))
     }
 
@@ -302,7 +303,6 @@ impl<M: LanguageModel> Trainer<M> {
 struct Pass {
     measured: Measurement,
     forward: Duration,
-    backward: Duration,
 }
 
 impl Pass {
@@ -317,8 +317,7 @@ impl Pass {
         let loss = with_masks(seed, shard.first, || loss(model, &shard.batch, device, &Observe::new(&mut look)));
         let (loss, forward) = (loss * shard.of_loss, started.elapsed());
         let gradients = Gradients::backward(&loss, model);
-        let measured = Measurement { loss: loss.inner(), gradients, stream };
-        Self { measured, forward, backward: started.elapsed() - forward }
+        Self { measured: Measurement { loss: loss.inner(), gradients, stream }, forward }
     }
 }
 

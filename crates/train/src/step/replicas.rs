@@ -6,7 +6,7 @@ use crate::device::{self, Modes, memory};
 use burn::tensor::Device;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use unitgain_variant::shorthand;
 
 /// The number of replicas, written as a number or `"auto"`.
@@ -135,16 +135,51 @@ impl Replicas {
             return parts.into_iter().enumerate().map(|(i, part)| work(i, part)).collect();
         }
         let modes = Modes::here();
-        let work = |i, part| modes.call(|| work(i, part));
+        let latch = Latch::new(parts.len());
+        let work = |i, part| {
+            let _done = Done(&latch);
+            modes.call(|| work(i, part))
+        };
         let job = |(index, (worker, part))| Job { worker, index, part: Some(part), result: None };
         let mut jobs: Vec<_> = self.workers.iter().zip(parts).enumerate().map(job).collect();
-        all(&mut jobs, &work, &mut || ());
+        all(&mut jobs, &work, &mut || latch.wait());
         jobs.into_iter().filter_map(|job| job.result).collect()
     }
 
     /// The plain device of a replica.
     pub(super) fn device(&self, index: usize) -> &Device {
         &self.workers[index].device
+    }
+}
+
+/// Blocks until a number of jobs has ended. A thread of a pool that waits for a scope of another pool looks for work until
+/// then, and takes processor time from the replicas.
+struct Latch {
+    left: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Latch {
+    fn new(jobs: usize) -> Self {
+        Self { left: Mutex::new(jobs), none: Condvar::new() }
+    }
+
+    fn wait(&self) {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let _none = self.none.wait_while(left, |left| *left > 0);
+    }
+}
+
+/// Says when it is dropped that a job has ended, by a panic too.
+struct Done<'a>(&'a Latch);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        let mut left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner);
+        *left -= 1;
+        if *left == 0 {
+            self.0.none.notify_one();
+        }
     }
 }
 

@@ -10,6 +10,8 @@ mod rule;
 mod sgd;
 
 use crate::Gradients;
+#[cfg(feature = "flex")]
+use crate::step::fused;
 use burn::module::{Module, ModuleMapper, Param, ParamMapper};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
@@ -297,9 +299,11 @@ type Done = (Option<Tensor<1>>, Vec<Tensor<1>>);
 /// The updates of all weights: on the CPU backend divided among the threads, elsewhere in order.
 fn on_all(work: Vec<Work>, step: impl Fn(Work) -> Done + Sync + Send) -> Vec<Done> {
     #[cfg(feature = "flex")]
-    if crate::step::fused::are_on_host(work.iter().filter_map(|(_, ((values, _), _))| values.as_ref())) {
-        use rayon::prelude::*;
-        return work.into_par_iter().map(step).collect();
+    {
+        let values = || work.iter().filter_map(|(_, ((values, _), _))| values.as_ref());
+        if fused::are_on_host(values()) {
+            return fused::on_each(values().map(|values| values.dims()[0]).sum(), work, step);
+        }
     }
     work.into_iter().map(step).collect()
 }
