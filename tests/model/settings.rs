@@ -7,8 +7,8 @@ use unitgain_init::Gain;
 use unitgain_init::gain::Function;
 use unitgain_model::weights::of as weights;
 use unitgain_model::{
-    AttentionScale, Form, ModelConfig, NormConfig, Observe, Parametrization, Point, Role, Scheme, UnitScaling, Update,
-    Variant, cross_entropy,
+    Activation, AttentionScale, Form, ModelConfig, NormConfig, Observe, Parametrization, Point, Role, Scheme,
+    UnitScaling, Update, Variant, cross_entropy,
 };
 use unitgain_train::{Batch, ClipConfig, OptimizerConfig, RunConfig, Trainer, read_rows};
 
@@ -330,6 +330,30 @@ fn the_new_weights_train_and_resume() {
 }
 
 /// The inverse direction: moments under a normal distribution, and closed forms where they exist.
+#[test]
+fn gains_of_activations_are_those_of_their_moments() {
+    for activation in Activation::all() {
+        let phi = |z: f64| match activation {
+            Activation::Relu => z.max(0.0),
+            Activation::ReluSquared => z.max(0.0).powi(2),
+            Activation::Gelu | Activation::GeGlu => z / 2.0 * (1.0 + libm::erf(z / 2f64.sqrt())),
+            Activation::GeluTanh | Activation::GeGluTanh => {
+                z / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (z + 0.044715 * z.powi(3))).tanh())
+            }
+            Activation::Silu | Activation::SwiGlu => z / (1.0 + (-z).exp()),
+        };
+        let mean = |f: &dyn Fn(f64) -> f64| {
+            let density = |z: f64| (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
+            (-12_000..=12_000).map(|i| f64::from(i) / 1000.0).map(|z| f(phi(z)) * density(z) / 1000.0).sum::<f64>()
+        };
+        let (first, second) = (mean(&|y| y), mean(&|y| y * y));
+        let variance = if activation.is_gated() { second } else { second - first * first };
+        // The table of timm has four digits, and one gain for both forms of gelu.
+        assert!((activation.gain() * variance.sqrt() - 1.0).abs() < 1e-3, "{activation:?}: {}", variance.powf(-0.5));
+        assert!((activation.unit_gain(1.0) * second.sqrt() - 1.0).abs() < 1e-6, "{activation:?}");
+    }
+}
+
 #[test]
 fn gains_are_their_closed_forms() {
     let erf = libm::erf;

@@ -30,9 +30,10 @@ pub fn activate(x: Tensor<2>, phi: Activation) -> Tensor<2> {
     }
     match phi {
         Activation::Relu => kinks::relu(x),
+        Activation::ReluSquared => kinks::relu(x).square(),
         // From erf, because the backward pass of burn's gelu is the tanh approximation on some backends.
         Activation::Gelu | Activation::GeGlu => x.clone() * ((x / std::f64::consts::SQRT_2).erf() + 1.0) * 0.5,
-        Activation::GeluTanh => activation::gelu_approximate(x),
+        Activation::GeluTanh | Activation::GeGluTanh => activation::gelu_approximate(x),
         Activation::Silu | Activation::SwiGlu => activation::silu(x),
     }
 }

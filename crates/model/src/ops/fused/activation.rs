@@ -28,6 +28,7 @@ trait Function {
 }
 
 struct Relu;
+struct ReluSquared;
 struct Gelu;
 struct GeluTanh;
 struct Silu;
@@ -37,6 +38,14 @@ impl Function for Relu {
     fn at<const F: bool>(x: f32) -> (f32, f32) {
         // NaN stays NaN.
         (if x < 0.0 { 0.0 } else { x }, if x > 0.0 { 1.0 } else { 0.0 })
+    }
+}
+
+impl Function for ReluSquared {
+    #[inline(always)]
+    fn at<const F: bool>(x: f32) -> (f32, f32) {
+        let y = if x < 0.0 { 0.0 } else { x };
+        (y * y, 2.0 * y)
     }
 }
 
@@ -74,8 +83,9 @@ macro_rules! by_kind {
     ($kind:expr, $f:ident($($argument:expr),*)) => {
         match $kind {
             Activation::Relu => $f::<Relu>($($argument),*),
+            Activation::ReluSquared => $f::<ReluSquared>($($argument),*),
             Activation::Gelu | Activation::GeGlu => $f::<Gelu>($($argument),*),
-            Activation::GeluTanh => $f::<GeluTanh>($($argument),*),
+            Activation::GeluTanh | Activation::GeGluTanh => $f::<GeluTanh>($($argument),*),
             Activation::Silu | Activation::SwiGlu => $f::<Silu>($($argument),*),
         }
     };
