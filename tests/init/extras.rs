@@ -431,7 +431,7 @@ fn u_mup(case: &Case) {
         n_heads: case.size("heads"),
         d_ff: Some(4 * case.size("hidden")),
         activation: Activation::SwiGlu,
-        position: Position::Rope { theta: 1e4 },
+        position: Position::rope(1e4),
         tie_embeddings: false,
         parametrization: Parametrization::u_mup(),
         ..ModelConfig::default()

@@ -13,7 +13,7 @@ fn tiny() -> ModelConfig {
 }
 
 fn last_block(placement: Placement) -> BlockConfig {
-    BlockConfig { range: [2, 3], placement: Some(placement), mlp_placement: None, norm: None, scale: None }
+    BlockConfig { range: [2, 3], placement: Some(placement), ..BlockConfig::default() }
 }
 
 #[test]

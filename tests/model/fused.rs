@@ -5,8 +5,8 @@ use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use unitgain_kernels::composed;
 use unitgain_model::{
-    Activation, AttentionScale, ModelConfig, NormConfig, Placement, Position, QkNormOver, Transformer, Variant,
-    cross_entropy,
+    Activation, AttentionScale, ModelConfig, NormConfig, Placement, Position, QkNormOver, RopeScaling, Transformer,
+    Variant, cross_entropy,
     ops::{dropout, with_masks},
 };
 use unitgain_norms::NormSite;
@@ -159,7 +159,7 @@ fn models_agree_with_the_composed_ones_for_every_shape() {
     }
     for (n_heads, n_kv_heads, head_dim) in [(1, 1, 24), (4, 2, 6), (4, 1, 2), (3, 3, 10), (6, 2, 14)] {
         for attention_softcap in [0.0, 2.0] {
-            for position in [Position::Rope { theta: 100.0 }, Position::Learned {}] {
+            for position in [Position::rope(100.0), Position::Learned {}] {
                 let (n_kv_heads, head_dim) = (Some(n_kv_heads), Some(head_dim));
                 configs.push(ModelConfig {
                     n_heads,
@@ -173,10 +173,17 @@ fn models_agree_with_the_composed_ones_for_every_shape() {
             }
         }
     }
+    for window in [1, 2, 63, 64, 65, 129] {
+        for attention_softcap in [0.0, 2.0] {
+            let position = Position::Rope { theta: 100.0, fraction: 0.5, scaling: RopeScaling::Linear { factor: 2.0 } };
+            let (n_kv_heads, head_dim) = (Some(2), Some(8));
+            configs.push(ModelConfig { window, attention_softcap, position, n_kv_heads, head_dim, ..base.clone() });
+        }
+    }
     let learned = Some(AttentionScale::Learned { init: Some(3.0), per_head: false });
     for qk_norm_over in [QkNormOver::Head, QkNormOver::Width] {
         let qk_norm = NormConfig::rms_norm();
-        let position = Position::Rope { theta: 100.0 };
+        let position = Position::rope(100.0);
         configs.push(ModelConfig { qk_norm, qk_norm_over, position, attention_scale: learned, ..base.clone() });
     }
     for config in &configs {

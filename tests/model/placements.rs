@@ -197,7 +197,7 @@ fn every_other_setting_trains_and_leaves_no_parameter_without_a_gradient() {
     let mut configs: Vec<ModelConfig> = Vec::new();
     for qk_norm in NormConfig::all() {
         for qk_norm_over in [QkNormOver::Head, QkNormOver::Width] {
-            for position in [Position::Rope { theta: 1e4 }, Position::None {}] {
+            for position in [Position::rope(1e4), Position::None {}] {
                 configs.push(ModelConfig { qk_norm, qk_norm_over, position, n_kv_heads: Some(1), ..base.clone() });
             }
         }

@@ -5,8 +5,8 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use unitgain_model::weights::of as weights;
 use unitgain_model::{
-    Activation, Cache, ModelConfig, NormConfig, Parametrization, Placement, Point, Position, Role, ScaleConfig, Scheme,
-    Transformer, Variant, cross_entropy,
+    Activation, BlockConfig, Cache, ModelConfig, NormConfig, Parametrization, Placement, Point, Position, Role,
+    RopeScaling, ScaleConfig, Scheme, Transformer, Variant, cross_entropy,
 };
 use unitgain_train::Gradients;
 
@@ -25,7 +25,7 @@ fn host<const D: usize>(x: Tensor<D>) -> Vec<f32> {
 
 /// Models that together use all options.
 pub(crate) fn varied() -> Vec<ModelConfig> {
-    let rope = Position::Rope { theta: 10_000.0 };
+    let rope = Position::rope(10_000.0);
     vec![
         tiny(),
         ModelConfig { position: rope, n_kv_heads: Some(2), qk_norm: NormConfig::rms_norm(), ..tiny() },
@@ -68,6 +68,35 @@ pub(crate) fn varied() -> Vec<ModelConfig> {
             ..tiny()
         },
         ModelConfig { parametrization: Parametrization::mup(4), n_kv_heads: Some(1), ..tiny() },
+        ModelConfig {
+            position: Position::Rope { theta: 100.0, fraction: 0.5, scaling: RopeScaling::Linear { factor: 2.0 } },
+            window: 5,
+            qkv_bias: Some(true),
+            activation: Activation::ReluSquared,
+            logit_scale: 0.25,
+            ..tiny()
+        },
+        ModelConfig {
+            position: rope,
+            activation: Activation::GeGluTanh,
+            n_kv_heads: Some(2),
+            attention_softcap: 5.0,
+            block: vec![
+                BlockConfig {
+                    range: [0, 1],
+                    window: Some(1),
+                    position: Some(Position::rope(50.0)),
+                    ..BlockConfig::default()
+                },
+                BlockConfig {
+                    range: [2, 3],
+                    window: Some(3),
+                    position: Some(Position::None {}),
+                    ..BlockConfig::default()
+                },
+            ],
+            ..tiny()
+        },
     ]
 }
 
@@ -144,9 +173,15 @@ fn every_parameter_gets_a_gradient() {
 fn attention_is_the_formula() {
     // A one-block model with known weights, against the same formula on the host.
     let device = Device::flex();
-    for (position, qk_norm, softcap) in
-        [(Position::None {}, NormConfig::None {}, 0.0), (Position::Rope { theta: 100.0 }, NormConfig::rms_norm(), 2.0)]
-    {
+    let part = Position::Rope { theta: 100.0, fraction: 0.5, scaling: RopeScaling::Linear { factor: 3.0 } };
+    for (position, qk_norm, softcap, window) in [
+        (Position::None {}, NormConfig::None {}, 0.0, 0),
+        (Position::rope(100.0), NormConfig::rms_norm(), 2.0, 0),
+        (Position::rope(100.0), NormConfig::None {}, 0.0, 3),
+        (part, NormConfig::None {}, 2.0, 2),
+        (part, NormConfig::rms_norm(), 0.0, 1),
+        (Position::None {}, NormConfig::rms_norm(), 0.0, 6),
+    ] {
         let config = ModelConfig {
             n_layers: 1,
             n_heads: 4,
@@ -156,6 +191,7 @@ fn attention_is_the_formula() {
             position,
             qk_norm,
             attention_softcap: softcap,
+            window,
             ..tiny()
         };
         let model = build(&config, &device);
@@ -189,12 +225,15 @@ fn attention_is_the_formula() {
                         let rms = (v.iter().map(|a| a * a).sum::<f64>() / 4.0 + 1e-6).sqrt();
                         v.iter_mut().for_each(|a| *a /= rms);
                     }
-                    if let Position::Rope { theta } = position {
-                        for i in 0..2 {
-                            let angle = t as f64 * theta.powf(-(i as f64) / 2.0);
-                            let (a, b) = (v[i], v[i + 2]);
+                    if let Position::Rope { theta, fraction, scaling } = position {
+                        // Two pairs of a whole head, one of a half.
+                        let pairs = (2.0 * fraction) as usize;
+                        for i in 0..pairs {
+                            let factor = if let RopeScaling::Linear { factor } = scaling { factor } else { 1.0 };
+                            let angle = t as f64 * theta.powf(-(i as f64) / pairs as f64) / factor;
+                            let (a, b) = (v[i], v[i + pairs]);
                             v[i] = a * angle.cos() - b * angle.sin();
-                            v[i + 2] = a * angle.sin() + b * angle.cos();
+                            v[i + pairs] = a * angle.sin() + b * angle.cos();
                         }
                     }
                     v
@@ -208,7 +247,8 @@ fn attention_is_the_formula() {
             for t in 0..6 {
                 let dot = |s: usize| -> f64 { q[t].iter().zip(&k[s]).map(|(a, b)| a * b).sum::<f64>() / 2.0 };
                 let score = |s: usize| if softcap > 0.0 { softcap * (dot(s) / softcap).tanh() } else { dot(s) };
-                let weights: Vec<f64> = (0..=t).map(|s| score(s).exp()).collect();
+                let first = if window == 0 { 0 } else { (t + 1).saturating_sub(window) };
+                let weights: Vec<f64> = (0..=t).map(|s| if s < first { 0.0 } else { score(s).exp() }).collect();
                 let total: f64 = weights.iter().sum();
                 for c in 0..4 {
                     joined[t][4 * h + c] = (0..=t).map(|s| weights[s] / total * v[s][c]).sum();
@@ -224,7 +264,76 @@ fn attention_is_the_formula() {
         let hidden: Vec<Vec<f64>> = up.into_iter().map(|r| r.into_iter().map(gelu).collect()).collect();
         let want: Vec<f32> = add(&x, project(&hidden, "mlp.down")).concat().into_iter().map(|v| v as f32).collect();
         let error = max_difference(&stream[1], &want);
-        assert!(error < 1e-4, "{error} with {position:?}");
+        assert!(error < 1e-4, "{error} with {position:?}, window {window}");
+    }
+}
+
+/// Against the branches of the published code, which tell the wavelengths apart one by one.
+#[test]
+fn frequencies_are_those_of_llama_3() {
+    let scaling = |factor, original_context| RopeScaling::Llama3 {
+        factor,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context,
+    };
+    let of = |theta, scaling, head_dim| Position::Rope { theta, fraction: 1.0, scaling }.frequencies(head_dim);
+    let close = |got: Vec<f64>, want: &[f64]| {
+        assert_eq!(got.len(), want.len());
+        got.iter().zip(want).for_each(|(a, b)| assert!((a / b - 1.0).abs() < 1e-12, "{a} {b}"));
+    };
+    let expected = [
+        1.0,
+        0.19392274474868576,
+        0.03760603093086393,
+        0.0072926647372171085,
+        0.0005248461609929547,
+        3.428102195952591e-05,
+        6.647869871181236e-06,
+        1.2891731721515574e-06,
+    ];
+    close(of(500_000.0, scaling(8.0, 8192), 16), &expected);
+    close(of(10_000.0, scaling(32.0, 64), 8), &[1.0, 0.0037253549056583705, 0.0003125, 3.125e-05]);
+    let part = Position::Rope { theta: 100.0, fraction: 0.5, scaling: RopeScaling::None {} };
+    close(part.frequencies(8), &[1.0, 0.1]);
+}
+
+#[test]
+fn a_window_of_the_context_is_none() {
+    let config = |window| ModelConfig { window, position: Position::rope(100.0), ..tiny() };
+    let logits = |window| host(build(&config(window), &Device::flex()).forward(tokens(2, 12, &Device::flex())));
+    let flops = |window| config(window).plan(11).unwrap().flops_per_token();
+    assert_eq!((logits(12), flops(12)), (logits(0), flops(0)));
+    assert!(logits(11) != logits(0) && flops(11) < flops(0), "the first token is not seen by the last");
+}
+
+#[test]
+fn what_a_head_cannot_turn_is_refused() {
+    let said = |position, block: Option<Position>| {
+        let block =
+            block.map(|position| BlockConfig { range: [0, 1], position: Some(position), ..BlockConfig::default() });
+        let config = ModelConfig { position, block: block.into_iter().collect(), ..tiny() };
+        config.plan(11).map(|_| ()).unwrap_err().to_string()
+    };
+    let part = |fraction| Position::Rope { theta: 100.0, fraction, scaling: RopeScaling::None {} };
+    let scaled = |scaling| Position::Rope { theta: 100.0, fraction: 1.0, scaling };
+    let llama3 = |factor, high_freq_factor, original_context| RopeScaling::Llama3 {
+        factor,
+        low_freq_factor: 1.0,
+        high_freq_factor,
+        original_context,
+    };
+    for (said, parts) in [
+        (said(part(0.0), None), ["position.fraction", "above 0 and at most 1"]),
+        (said(part(0.3), None), ["position.fraction", "turns 1 of the 4 entries"]),
+        (said(Position::rope(100.0), Some(part(0.1))), ["block.0.position.fraction", "turns 0 of the 4 entries"]),
+        (said(scaled(RopeScaling::Linear { factor: 0.5 }), None), ["position.scaling.factor", "from 1 to 1e6"]),
+        (said(scaled(llama3(8.0, 1.0, 64)), None), ["scaling.high_freq_factor", "above low_freq_factor"]),
+        (said(scaled(llama3(8.0, 4.0, 0)), None), ["scaling.original_context", "at least 1"]),
+        (said(Position::Learned {}, Some(Position::rope(1e4))), ["block.0.position", "as must be model.position"]),
+        (said(Position::rope(1e4), Some(Position::Sinusoidal {})), ["block.0.position", "must be rope or none"]),
+    ] {
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     }
 }
 
@@ -338,13 +447,7 @@ fn at_the_base_width_mup_is_standard_bit_for_bit() {
 
 #[test]
 fn blocks_can_differ() {
-    let block = |range, placement, norm, scale| unitgain_model::BlockConfig {
-        range,
-        placement,
-        mlp_placement: None,
-        norm,
-        scale,
-    };
+    let block = |range, placement, norm, scale| BlockConfig { range, placement, norm, scale, ..BlockConfig::default() };
     let config = ModelConfig {
         block: vec![
             block([0, 1], Some(Placement::PostNorm {}), None, None),
@@ -374,13 +477,7 @@ fn the_final_norm_follows_the_last_block() {
         assert_eq!(final_norm(ModelConfig { placement, ..tiny() }), placement.final_norm());
     }
     let mixed = ModelConfig {
-        block: vec![unitgain_model::BlockConfig {
-            range: [2, 3],
-            placement: Some(Placement::PostNorm {}),
-            mlp_placement: None,
-            norm: None,
-            scale: None,
-        }],
+        block: vec![BlockConfig { range: [2, 3], placement: Some(Placement::PostNorm {}), ..BlockConfig::default() }],
         ..tiny()
     };
     assert!(!final_norm(mixed));

@@ -529,7 +529,7 @@ impl Probe for Seen {
         y
     }
 
-    fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
+    fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64, _: Option<usize>) {
         let logits = q.clone().swap_dims(1, 2).matmul(k.clone().swap_dims(1, 2).transpose()) * scale;
         let time = logits.dims()[3];
         // Masked entries do not count.

@@ -144,9 +144,9 @@ fn rms(x: Tensor<2>) -> f64 {
 #[test]
 fn under_u_mup_everything_has_size_one_at_init() {
     let all = [
-        (Activation::SwiGlu, Position::Rope { theta: 1e4 }, 2, 16),
+        (Activation::SwiGlu, Position::rope(1e4), 2, 16),
         (Activation::Gelu, Position::Learned {}, 2, 16),
-        (Activation::SwiGlu, Position::Rope { theta: 1e4 }, 6, 64),
+        (Activation::SwiGlu, Position::rope(1e4), 6, 64),
     ];
     for (width, (activation, position, layers, time)) in [64, 512].into_iter().flat_map(|w| all.map(|other| (w, other)))
     {
@@ -272,7 +272,7 @@ fn attention_scales(model: &ModelConfig) -> (Vec<f64>, unitgain_model::ParamTabl
         fn branch(&self, _: usize, _: Branch, y: Tensor<2>) -> Tensor<2> {
             y
         }
-        fn attention(&self, _: usize, _: &Tensor<4>, _: &Tensor<4>, scale: f64) {
+        fn attention(&self, _: usize, _: &Tensor<4>, _: &Tensor<4>, scale: f64, _: Option<usize>) {
             self.0.borrow_mut().push(scale);
         }
     }

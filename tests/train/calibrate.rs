@@ -201,7 +201,7 @@ fn the_second_stage_changes_no_function_whatever_a_block_has() {
         placement,
         mlp_placement,
         norm: Some(NormConfig::layer_norm()),
-        scale: None,
+        ..BlockConfig::default()
     };
     let models = [
         ModelConfig { mlp_placement: Some(Placement::SubNorm {}), norm: NormConfig::layer_norm(), ..norm_free() },

@@ -3,7 +3,8 @@
 use crate::common::keys::{at, at_mut, in_toml, shown};
 use toml::{Table, Value};
 use unitgain_model::{
-    Activation, NormConfig, Parametrization, Placement, Position, ScaleConfig, Scheme, Variant, WeightNormConfig,
+    Activation, NormConfig, Parametrization, Placement, Position, RopeScaling, ScaleConfig, Scheme, Variant,
+    WeightNormConfig,
 };
 use unitgain_train::config::TAGS;
 use unitgain_train::{Calibrate, ClipConfig, DataConfig, OnDivergence, OptimizerConfig, RunConfig, ScheduleConfig};
@@ -51,7 +52,10 @@ fn faults_name_the_key_and_what_is_allowed() {
         ("model = [1]", "model: invalid type: a list, expected a table"),
         ("[model]\nblock = [[[0, 1]]]", "model.block[0]: invalid type: a list, expected a table"),
         ("data = ['markov']", "data: invalid type: a list, expected a table"),
-        ("[model]\nactivation = 3", "model.activation: invalid type: integer `3`, expected one of relu, gelu, "),
+        (
+            "[model]\nactivation = 3",
+            "model.activation: invalid type: integer `3`, expected one of relu, relu_squared, ",
+        ),
         ("seed = 1979-05-27", "seed: invalid type: date `1979-05-27`, which no key has"),
         ("backend = 1979-05-27", "backend: invalid type: date `1979-05-27`"),
         ("[optimizer]\nbetas = [1, 2, 3]", "optimizer.betas: invalid length: a list of 3, expected a list of 2"),
@@ -340,11 +344,15 @@ fn leaves() -> Vec<(String, Table)> {
                   scale = 'layer_scale'";
     add(
         "threads = 1\n[versions]\nunitgain = 'x'\n[init]\ncalibrate = 'lsuv'\n[model]\nvocab_size = 8\nn_kv_heads = 2\n\
-         head_dim = 2\nd_ff = 4\nattention_bias = true\nembedding_scale = 'learned'\nembedding_norm = 'dyt'\n\
+         head_dim = 2\nd_ff = 4\nattention_bias = true\nqkv_bias = true\nembedding_scale = 'learned'\nembedding_norm = 'dyt'\n\
          attention_scale = { kind = 'learned', init = 1.0, per_head = true }\nmlp_placement = 'none'\nfinal_norm = true\n\
          head_scale = true\nposition = 'rope'\ninit = { kind = 'kaiming', gain = { kind = 'torch', activation = 'relu' } }",
     );
     add(blocks);
+    add("[model]\nposition = 'none'\nwindow = 4\n[[model.block]]\nrange = [0, 1]\nwindow = 2\nposition = 'rope'");
+    for scaling in in_toml::<RopeScaling>() {
+        add(&format!("[model]\nposition = {{ kind = 'rope', fraction = 0.5, scaling = {scaling} }}"));
+    }
     for name in NormConfig::names() {
         add(&format!("[model]\nnorm = {name:?}"));
     }
@@ -389,6 +397,7 @@ fn leaves() -> Vec<(String, Table)> {
 fn every_kind_is_listed_under_its_own_name() {
     assert_listed::<Activation>();
     assert_listed::<Position>();
+    assert_listed::<RopeScaling>();
     assert_listed::<OptimizerConfig>();
     assert_listed::<ScheduleConfig>();
     assert_listed::<ClipConfig>();

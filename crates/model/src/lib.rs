@@ -28,7 +28,9 @@ pub mod weights;
 
 pub use burn;
 
-pub use config::{Activation, AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position, QkNormOver};
+pub use config::{
+    Activation, AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position, QkNormOver, RopeScaling,
+};
 pub use error::{ModelError, few};
 pub use layers::{Attention, Block, BlockCache, Cache, Mlp, Pass, QkNorm};
 pub use linear::Linear;

@@ -12,7 +12,7 @@ pub enum Point {
     Block(usize),
     /// The input of the head.
     FinalNorm,
-    /// The output of the head, `[sequences * time, vocabulary]`, f32 and before the softcap.
+    /// The output of the head times `logit_scale`, `[sequences * time, vocabulary]`, f32 and before the softcap.
     Logits,
 }
 
@@ -41,9 +41,9 @@ pub trait Probe {
         y
     }
 
-    /// Queries and keys of a block, `[sequences, time, heads, head_dim]`, right before their product, and the fixed factor of
-    /// the product.
-    fn attention(&self, _block: usize, _q: &Tensor<4>, _k: &Tensor<4>, _scale: f64) {}
+    /// Queries and keys of a block, `[sequences, time, heads, head_dim]`, right before their product, the fixed factor of the
+    /// product, and the number of keys that a query sees, None for all up to its own.
+    fn attention(&self, _block: usize, _q: &Tensor<4>, _k: &Tensor<4>, _scale: f64, _window: Option<usize>) {}
 }
 
 /// Observes nothing.

@@ -46,6 +46,7 @@ pub struct Transformer {
     /// Learned factor of the token embedding, `[1]`.
     learned_scale: Option<Param<Tensor<1>>>,
     embedding_scale: f64,
+    logit_scale: f64,
     logit_softcap: f64,
     /// Whether there is a second stream.
     dual: bool,
@@ -125,6 +126,7 @@ impl Transformer {
                 TokenScale::Fixed(scale) => scale,
                 TokenScale::Learned(_) => 1.0,
             },
+            logit_scale: plan.logit_scale,
             logit_softcap: plan.logit_softcap,
             dual: plan.is_dual(),
             context,
@@ -213,7 +215,8 @@ impl Transformer {
                 linear(times(x, self.head_multiplier), self.embedding.val().transpose(), bias, None)
             }
         };
-        let logits = probe.stream(Point::Logits, self.precision.leave(logits));
+        let logits = times(self.precision.leave(logits), self.logit_scale);
+        let logits = probe.stream(Point::Logits, logits);
         let logits =
             if self.logit_softcap > 0.0 { (logits / self.logit_softcap).tanh() * self.logit_softcap } else { logits };
         let vocab = logits.dims()[1];

@@ -467,11 +467,11 @@ impl Probe for Seen {
         y
     }
 
-    fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
+    fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64, window: Option<usize>) {
         let indices = self.indices(block);
         if !indices.is_empty() {
-            let (logits, later) = attention_logits(q.clone(), k.clone(), scale);
-            let logits = logits.mask_fill(later, 0.0);
+            let (logits, unseen) = attention_logits(q.clone(), k.clone(), scale, window);
+            let logits = logits.mask_fill(unseen, 0.0);
             indices.into_iter().for_each(|block| self.note(Name::Logits(block), &logits));
         }
     }

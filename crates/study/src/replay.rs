@@ -335,12 +335,12 @@ impl Probe for Seen<'_> {
         y
     }
 
-    fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
+    fn attention(&self, block: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64, window: Option<usize>) {
         self.push(Some(block), Some("query".into()), "queries, as they are multiplied".into(), host(q.clone().inner()));
         self.push(Some(block), Some("key".into()), "keys, as they are multiplied".into(), host(k.clone().inner()));
-        let (logits, later) = attention_logits(q.clone().inner(), k.clone().inner(), scale);
+        let (logits, unseen) = attention_logits(q.clone().inner(), k.clone().inner(), scale, window);
         let logits = if self.softcap > 0.0 { (logits / self.softcap).tanh() * self.softcap } else { logits };
-        let values = logits.mask_fill(later, 0.0).into_data().iter::<f32>().collect();
+        let values = logits.mask_fill(unseen, 0.0).into_data().iter::<f32>().collect();
         self.push(Some(block), None, "attention logits".into(), values);
     }
 }

@@ -5,7 +5,7 @@ use burn::tensor::{Bool, FloatDType, Tensor, activation};
 use serde::Serialize;
 use std::cell::RefCell;
 use unitgain_init::matrix::singular_values;
-use unitgain_model::{Branch, ParamEntry, Point, Probe, weights};
+use unitgain_model::{Branch, ParamEntry, Point, Probe, ops::unseen, weights};
 use unitgain_train::folder::checkpoint::Checkpoint;
 use unitgain_train::{Error, Gradients, RunConfig, Task, Trainer, calibrate, device, loss};
 
@@ -264,23 +264,24 @@ impl Probe for Seen {
         y
     }
 
-    fn attention(&self, _: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64) {
-        let (logits, later) = attention_logits(q.clone().inner(), k.clone().inner(), scale);
+    fn attention(&self, _: usize, q: &Tensor<4>, k: &Tensor<4>, scale: f64, window: Option<usize>) {
+        let (logits, unseen) = attention_logits(q.clone().inner(), k.clone().inner(), scale, window);
         let [batch, heads, time, _] = logits.dims();
         let logits = if self.softcap > 0.0 { (logits / self.softcap).tanh() * self.softcap } else { logits };
-        let largest = logits.clone().abs().mask_fill(later.clone(), 0.0).max();
-        let weights = activation::softmax(logits.mask_fill(later, f32::NEG_INFINITY), 3);
+        let largest = logits.clone().abs().mask_fill(unseen.clone(), 0.0).max();
+        let weights = activation::softmax(logits.mask_fill(unseen, f32::NEG_INFINITY), 3);
         // 0 ln 0 is 0.
         let entropy = -(weights.clone() * (weights + 1e-30).log()).sum_dim(3);
         let entropy = entropy.reshape([batch * heads, time]).mean_dim(0).reshape([time]);
         let share: Vec<f32> = (0..time)
             .map(|t| {
-                if time == 1 {
+                let seen = window.map_or(t + 1, |window| window.min(t + 1));
+                if time == 1 || window == Some(1) {
                     f32::NAN
                 } else if t == 0 {
                     0.0
                 } else {
-                    1.0 / (((t + 1) as f32).ln() * (time - 1).max(1) as f32)
+                    1.0 / ((seen as f32).ln() * (time - 1).max(1) as f32)
                 }
             })
             .collect();
@@ -290,14 +291,19 @@ impl Probe for Seen {
 }
 
 /// `scale q k^T` in f32, `[batch, heads, time, time]`, for queries and keys `[batch, time, heads, head_dim]` (keys
-/// repeated for the query heads of their group), and the causal mask.
-pub(crate) fn attention_logits(q: Tensor<4>, k: Tensor<4>, scale: f64) -> (Tensor<4>, Tensor<4, Bool>) {
+/// repeated for the query heads of their group), and the mask of what a query does not see.
+pub(crate) fn attention_logits(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    scale: f64,
+    window: Option<usize>,
+) -> (Tensor<4>, Tensor<4, Bool>) {
     let [q, k] = [q, k].map(|x| x.cast(FloatDType::F32).swap_dims(1, 2));
     let ([batch, heads, time, head_dim], [_, kv_heads, ..]) = (q.dims(), k.dims());
     let k = k.unsqueeze_dim::<5>(2).expand([batch, kv_heads, heads / kv_heads, time, head_dim]);
     let logits = q.matmul(k.reshape([batch, heads, time, head_dim]).transpose()) * scale;
-    let later = Tensor::<2, Bool>::tril_mask([time, time], 0, &logits.device()).unsqueeze::<4>();
-    (logits, later)
+    let unseen = unseen(time, time, window, &logits.device()).unsqueeze::<4>();
+    (logits, unseen)
 }
 
 #[cfg(test)]

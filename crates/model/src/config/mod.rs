@@ -16,7 +16,7 @@ use unitgain_variant::shorthand;
 pub use activation::Activation;
 pub use attention::{AttentionScale, QkNormOver};
 pub use embedding::EmbeddingScale;
-pub use position::Position;
+pub use position::{Position, RopeScaling};
 
 /// The configuration of a model. Every axis is one value; missing keys take the defaults given here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,9 +50,13 @@ pub struct ModelConfig {
     pub position: Position,
     /// Whether linear layers other than the head have biases. Default false.
     pub bias: bool,
-    /// Whether the linear layers of attention have biases. Default `bias`.
+    /// Whether the linear layers of attention have biases; with `qkv_bias` that of its output only. Default `bias`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attention_bias: Option<bool>,
+    /// Whether the linear layers of queries, keys and values have biases (arXiv:2309.16609, section 2.3). Default
+    /// `attention_bias`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qkv_bias: Option<bool>,
     /// Whether the head, tied or not, has a bias, added after the multiplier of the head. Of the parametrizations only u-muP
     /// has a factor for it. It starts as the biases of `init`, or at 0 with `zero_readout`. Default false.
     pub head_bias: bool,
@@ -78,6 +82,10 @@ pub struct ModelConfig {
     pub attention_scale: Option<AttentionScale>,
     /// c in `c tanh(z / c)` of the attention logits (arXiv:2408.00118). Default 0: none.
     pub attention_softcap: f64,
+    /// Number of tokens that a token attends to, the last ones up to itself (arXiv:2004.05150, section 3.1). Default 0: all.
+    pub window: usize,
+    /// Factor of the output logits, before their softcap. Default 1.
+    pub logit_scale: f64,
     /// c in `c tanh(z / c)` of the output logits. Default 0: none.
     pub logit_softcap: f64,
     /// Norm of the stream and the branches. Default `layer_norm`.
@@ -139,6 +147,7 @@ impl Default for ModelConfig {
             position: Position::Learned {},
             bias: false,
             attention_bias: None,
+            qkv_bias: None,
             head_bias: false,
             tie_embeddings: true,
             dropout: 0.0,
@@ -148,6 +157,8 @@ impl Default for ModelConfig {
             qk_norm_over: QkNormOver::Head,
             attention_scale: None,
             attention_softcap: 0.0,
+            window: 0,
+            logit_scale: 1.0,
             logit_softcap: 0.0,
             norm: NormConfig::layer_norm(),
             weight_norm: WeightNormConfig::None {},
@@ -166,14 +177,14 @@ impl Default for ModelConfig {
     }
 }
 
-/// Placement, norm and scale of a range of blocks.
+/// Placement, norm, scale, window and position encoding of a range of blocks.
 ///
 /// ```toml
 /// [[model.block]]
 /// range = [0, 4]
 /// placement = "post_norm"
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockConfig {
     /// `[first, last + 1]`, counted from 0.
@@ -190,4 +201,10 @@ pub struct BlockConfig {
     /// Factor of a branch. Default: `scale` of the model.
     #[serde(default, deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
     pub scale: Option<ScaleConfig>,
+    /// Number of tokens that a token attends to, 0 for all. Default: `window` of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<usize>,
+    /// Position encoding, `rope` or `none`: the others are added to the embedding. Default: `position` of the model.
+    #[serde(default, deserialize_with = "shorthand::optional", skip_serializing_if = "Option::is_none")]
+    pub position: Option<Position>,
 }

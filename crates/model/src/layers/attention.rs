@@ -32,6 +32,8 @@ pub struct Attention {
     kv_heads: usize,
     /// Softcap of the logits; 0 for none.
     softcap: f64,
+    /// Number of tokens that a token attends to; None for all.
+    window: Option<usize>,
     /// Factor of the weighted average of values (1 except for u-muP).
     output_factor: f64,
 }
@@ -41,13 +43,13 @@ impl Attention {
     pub fn new(plan: &AttentionPlan, builder: &mut Builder<'_>) -> Self {
         let BranchPlan { site, gain, writer_gain, weight_norm, .. } = plan.branch;
         let (d, [queries, keys]) = (site.width, plan.widths());
-        let mut linear = |name, role, fans, gain| {
-            builder.linear(name, role, fans, Start { bias: plan.bias, gain, norm: weight_norm, ..Start::default() })
+        let mut linear = |name, role, fans, bias, gain| {
+            builder.linear(name, role, fans, Start { bias, gain, norm: weight_norm, ..Start::default() })
         };
-        let query = linear("query", Role::Query, [d, queries], plan.query_gain);
-        let key = linear("key", Role::Key, [d, keys], 1.0);
-        let value = linear("value", Role::Value, [d, keys], gain);
-        let out = linear("out", Role::AttentionOutput, [queries, d], writer_gain);
+        let query = linear("query", Role::Query, [d, queries], plan.qkv_bias, plan.query_gain);
+        let key = linear("key", Role::Key, [d, keys], plan.qkv_bias, 1.0);
+        let value = linear("value", Role::Value, [d, keys], plan.qkv_bias, gain);
+        let out = linear("out", Role::AttentionOutput, [queries, d], plan.bias, writer_gain);
         Self {
             query,
             key,
@@ -58,10 +60,12 @@ impl Attention {
             head_scale: plan.head_scale.then(|| builder.constant(1.0, plan.heads, Role::HeadScale)),
             inner_norm: builder.norm(&plan.branch.inner_norm(), queries, Role::Norm),
             biases: ScalarBiases::new(&plan.branch, 2, builder),
-            rotary: plan.rope_theta.map(|theta| Rotary::new(plan.context, plan.head_dim, theta, builder.device())),
+            rotary: (!plan.frequencies.is_empty())
+                .then(|| Rotary::new(plan.context, &plan.frequencies, builder.device())),
             heads: plan.heads,
             kv_heads: plan.kv_heads,
             softcap: plan.softcap,
+            window: plan.window,
             output_factor: plan.output_factor,
         }
     }
@@ -85,8 +89,9 @@ impl Attention {
             Some(cache) => cache.extended(k, v),
             None => (k, v),
         };
-        probe.attention(block, &q, &k, self.qk_norm.scale());
-        let y = times(ops::attention(q, k, v, self.qk_norm.scale(), self.softcap), self.output_factor);
+        probe.attention(block, &q, &k, self.qk_norm.scale(), self.window);
+        let y = ops::attention(q, k, v, self.qk_norm.scale(), self.softcap, self.window);
+        let y = times(y, self.output_factor);
         let y = match &self.head_scale {
             Some(scale) => {
                 let scale = like(scale.val(), &y);

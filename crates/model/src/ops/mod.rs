@@ -10,7 +10,7 @@ mod linear;
 mod precision;
 mod rotary;
 
-pub use attention::attention;
+pub use attention::{attention, unseen};
 pub use cross_entropy::cross_entropy;
 pub use dropout::{dropout, with_masks};
 pub use linear::{activate, gated, linear};

@@ -44,16 +44,16 @@ impl ModelConfig {
         let kv_heads = self.n_kv_heads.unwrap_or(self.n_heads);
         let problem = format!("must divide n_heads = {}", self.n_heads);
         require(self.n_heads.is_multiple_of(kv_heads), "n_kv_heads", kv_heads, problem)?;
-        let problem = "must be even with position = \"rope\", which turns pairs; change n_heads or head_dim";
-        let is_rope = matches!(self.position, Position::Rope { .. });
-        require(!is_rope || head_dim.is_multiple_of(2), "head_dim", head_dim, problem)?;
+        self.check_position("position", &self.position, head_dim)?;
         let problem = "must be a probability from 0 up to, but without, 1";
         require((0.0..1.0).contains(&self.dropout), "dropout", self.dropout, problem)?;
         for (key, cap) in [("attention_softcap", self.attention_softcap), ("logit_softcap", self.logit_softcap)] {
             require(cap >= 0.0 && cap.is_finite(), key, cap, "must be a positive number, or 0 for none")?;
         }
+        require(self.window <= MOST, "window", self.window, format!("must be at most {MOST}, or 0 for all"))?;
+        let problem = "must be a number other than 0";
+        require(self.logit_scale != 0.0 && self.logit_scale.is_finite(), "logit_scale", self.logit_scale, problem)?;
         let kinds = [
-            ("position", self.position.check()),
             ("norm", self.norm.check()),
             ("embedding_norm", self.embedding_norm.iter().try_for_each(Variant::check)),
             ("qk_norm", self.qk_norm.check()),
@@ -67,6 +67,20 @@ impl ModelConfig {
             ("parametrization", self.parametrization.check()),
         ];
         kinds.into_iter().try_for_each(|(key, checked)| checked.map_err(|fault| fault.below(key)))
+    }
+
+    /// Checks a position encoding of heads of this size.
+    fn check_position(&self, key: &str, position: &Position, head_dim: usize) -> Result<(), Fault> {
+        position.check().map_err(|fault| fault.below(key))?;
+        let Position::Rope { fraction, .. } = *position else { return Ok(()) };
+        let turning = position.turning(head_dim);
+        let problem = "must be even with position = \"rope\", which turns pairs; change n_heads or head_dim";
+        require(fraction < 1.0 || turning.is_multiple_of(2), "head_dim", head_dim, problem)?;
+        let problem = format!(
+            "turns {turning} of the {head_dim} entries of a head; must be such that they are pairs, at least one"
+        );
+        let key = format!("{key}.fraction");
+        require(turning > 0 && turning.is_multiple_of(2), &key, fraction, problem)
     }
 
     /// Checks that every norm can normalize its input.
@@ -104,7 +118,7 @@ impl ModelConfig {
         fits("qk_norm", plan.qk_norm, k)
     }
 
-    pub(super) fn check_blocks(&self) -> Result<(), Fault> {
+    pub(super) fn check_blocks(&self, head_dim: usize) -> Result<(), Fault> {
         let problem = format!("ranges of blocks are more than {MOST_RANGES}; join those that are alike");
         require(self.block.len() <= MOST_RANGES, "block", self.block.len(), problem)?;
         let mut taken = vec![false; self.n_layers];
@@ -129,6 +143,16 @@ impl ModelConfig {
             for (name, checked) in kinds {
                 checked.map_err(|fault| fault.below(&format!("block.{i}.{name}")))?;
             }
+            let window = block.window.unwrap_or(0);
+            let problem = format!("must be at most {MOST}, or 0 for all");
+            require(window <= MOST, format!("block.{i}.window"), window, problem)?;
+            let Some(position) = &block.position else { continue };
+            let key = format!("block.{i}.position");
+            let is_of_blocks = |position: &Position| matches!(position, Position::Rope { .. } | Position::None {});
+            let problem = "must be rope or none, as must be model.position: the others are added to the embedding";
+            let is_allowed = is_of_blocks(position) && is_of_blocks(&self.position);
+            require(is_allowed, &key, position.about().name, problem)?;
+            self.check_position(&key, position, head_dim)?;
         }
         Ok(())
     }

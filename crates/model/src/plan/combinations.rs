@@ -131,7 +131,7 @@ pub static COMBINATIONS: &[Combination] = &[
                  product, and a rotation changes it except at distance 0",
         fix: "Set qk_norm = \"none\" and position = \"learned\"",
         applies: |c| {
-            let rotates = matches!(c.position, Position::Rope { .. });
+            let rotates = c.blocks.iter().any(|block| !block.attention.frequencies.is_empty());
             is_mimetic(c) && (rotates || normalizes_qk(c))
         },
     },

@@ -62,9 +62,14 @@ impl Plan {
     }
 
     /// Operations of a training step per token: 6 for every weight of a matrix product, 2 forward and 4 backward, and
-    /// `6 context heads head_dim` per block for the two products of attention, over half of the keys on average.
+    /// `12 keys heads head_dim` per block for the two products of attention, over the keys that a token sees on average: half
+    /// of the context T, or `w - w^2 / 2T` in a window of w.
     pub fn flops_per_token(&self) -> f64 {
-        let attention = |block: &BlockPlan| (self.context * block.attention.widths()[0]) as f64;
+        let attention = |block: &BlockPlan| {
+            let time = self.context as f64;
+            let window = block.attention.window.map_or(time, |window| time.min(window as f64));
+            2.0 * (window - window * window / (2.0 * time)) * block.attention.widths()[0] as f64
+        };
         let head = (self.shape.width * self.vocabulary) as f64;
         6.0 * (self.block_weights() + head + self.blocks.iter().map(attention).sum::<f64>())
     }
@@ -73,7 +78,7 @@ impl Plan {
     pub fn tensors(&self) -> f64 {
         let of = |block: &BlockPlan| {
             let matrices = 4 + block.mlp.matrices();
-            let biases = if block.attention.bias || block.mlp.bias { matrices } else { 0 };
+            let biases = if block.attention.bias || block.attention.qkv_bias || block.mlp.bias { matrices } else { 0 };
             (matrices + biases) as f64 + 2.0 * norms(block).0
         };
         self.blocks.iter().map(of).sum()

@@ -1,7 +1,7 @@
 //! Keys that have no effect because of the value of another key.
 
 use super::{BranchPlan, Plan};
-use crate::config::{AttentionScale, ModelConfig, Position};
+use crate::config::{AttentionScale, BlockConfig, ModelConfig, Position};
 use unitgain_init::Scheme;
 use unitgain_residual::{Branch, NormPosition};
 
@@ -48,9 +48,24 @@ impl ModelConfig {
             add(&key, own.norm.is_some() && !asks, "no placement asks for a norm in these blocks");
         }
 
-        let head_dim = plan.shape.head_dim;
-        let is_rope = matches!(plan.position, Position::Rope { .. });
-        add("position.theta", is_rope && head_dim == 2, "a head of 2 entries turns by one frequency, which is 1");
+        let one_turns = |position: Position| position.turning(plan.shape.head_dim) == 2;
+        let reason = "a head has one pair that turns, by one frequency, which is 1";
+        add("position.theta", one_turns(plan.position), reason);
+        let has_own = |own: &BlockConfig| own.position.is_some();
+        let count: usize = self.block.iter().filter(|own| has_own(own)).map(|own| own.range[1] - own.range[0]).sum();
+        let is_added = matches!(plan.position, Position::Learned {} | Position::Sinusoidal {});
+        add("position", count == plan.shape.blocks && !is_added, covered);
+        for (i, own) in self.block.iter().enumerate() {
+            add(&format!("block.{i}.position.theta"), own.position.is_some_and(one_turns), reason);
+        }
+        let windows = plan.blocks.iter().map(|block| self.of_block(block.attention.branch.site.block));
+        let is_own = windows.clone().all(|own| own.is_some_and(|own| own.window.is_some()));
+        add("window", self.window > 0 && is_own, covered);
+        add("window", !is_own && self.window >= plan.context, "no sequence is longer");
+        for (i, own) in self.block.iter().enumerate() {
+            let is_long = own.window.is_some_and(|window| window >= plan.context);
+            add(&format!("block.{i}.window"), is_long && self.window == 0, "no sequence is longer");
+        }
         let is_counted = matches!(self.attention_scale, None | Some(AttentionScale::HeadDim {}))
             || matches!(self.attention_scale, Some(AttentionScale::Learned { init: None, .. }));
         add("parametrization.base_head_dim", !is_counted, "attention_scale does not count the size of a head");

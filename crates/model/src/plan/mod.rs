@@ -57,6 +57,8 @@ pub struct Plan {
     pub zero_query: bool,
     /// Whether the last factor of each branch starts at 0.
     pub zero_writers: bool,
+    /// Factor of the output logits, before their softcap.
+    pub logit_scale: f64,
     /// c in `c tanh(z / c)` of the output logits; 0 for none.
     pub logit_softcap: f64,
     /// Dropout probability of the embedding and of the output of each branch.
@@ -112,7 +114,9 @@ pub struct AttentionPlan {
     pub kv_heads: usize,
     /// Size of a head.
     pub head_dim: usize,
-    /// Whether the linear layers have biases.
+    /// Whether the linear layers of queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// Whether the linear layer of the output has a bias.
     pub bias: bool,
     /// Factor of the standard deviation of the query weights: 1, or 0 with `zero_query`.
     pub query_gain: f64,
@@ -130,8 +134,10 @@ pub struct AttentionPlan {
     pub output_factor: f64,
     /// Whether each head's output has a learned scale, 1 at init.
     pub head_scale: bool,
-    /// Base of the frequencies of RoPE; None for other position encodings.
-    pub rope_theta: Option<f64>,
+    /// Number of tokens that a token attends to, the last ones up to itself; None for all.
+    pub window: Option<usize>,
+    /// Angles by which the pairs of a head turn from one position to the next; none without RoPE.
+    pub frequencies: Vec<f64>,
     /// Largest number of tokens in a sequence.
     pub context: usize,
 }

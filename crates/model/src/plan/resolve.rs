@@ -1,7 +1,7 @@
 //! From a configuration to its plan.
 
 use super::{AttentionPlan, BlockPlan, BranchPlan, LogitScale, MlpPlan, Plan, TokenScale};
-use crate::config::{Activation, AttentionScale, BlockConfig, EmbeddingScale, ModelConfig, Position};
+use crate::config::{Activation, AttentionScale, BlockConfig, EmbeddingScale, ModelConfig};
 use crate::error::ModelError;
 use unitgain_init::Scheme;
 use unitgain_mup::{BranchFactors, Parametrization, Shape};
@@ -19,7 +19,7 @@ impl ModelConfig {
         self.check_sizes(vocabulary)?;
         let head_dim = self.head_dim.unwrap_or(self.d_model / self.n_heads);
         self.check_values(head_dim)?;
-        self.check_blocks()?;
+        self.check_blocks(head_dim)?;
         let shape = Shape { width: self.d_model, head_dim, blocks: self.n_layers };
         // A configured head size is constant over widths; otherwise it grows with the width.
         let parametrization = match self.head_dim {
@@ -93,6 +93,7 @@ impl ModelConfig {
             zero_readout: self.zero_readout,
             zero_query: self.zero_query,
             zero_writers: self.zero_writers,
+            logit_scale: self.logit_scale,
             logit_softcap: self.logit_softcap,
             dropout: self.dropout,
             blocks: branches.into_iter().map(of_block).collect(),
@@ -183,6 +184,10 @@ impl ModelConfig {
         qk_norm: &NormConfig,
     ) -> AttentionPlan {
         let normalizes = branch.qkv_norm();
+        let own = self.of_block(branch.site.block);
+        let window = own.and_then(|b| b.window).unwrap_or(self.window);
+        let position = own.and_then(|b| b.position).unwrap_or(self.position);
+        let bias = self.attention_bias.unwrap_or(self.bias);
         let of_head_dim = parametrization.attention_logits(shape);
         let logit_scale = match self.attention_scale.unwrap_or_else(|| AttentionScale::of(qk_norm)) {
             AttentionScale::HeadDim {} => LogitScale::HeadDim(of_head_dim),
@@ -197,7 +202,8 @@ impl ModelConfig {
             heads: self.n_heads,
             kv_heads: self.n_kv_heads.unwrap_or(self.n_heads),
             head_dim: shape.head_dim,
-            bias: self.attention_bias.unwrap_or(self.bias),
+            qkv_bias: self.qkv_bias.unwrap_or(bias),
+            bias,
             query_gain: if self.zero_query { 0.0 } else { 1.0 },
             qk_norm: if normalizes { branch.norm } else { self.qk_norm },
             qk_norm_over: self.qk_norm_over,
@@ -206,10 +212,8 @@ impl ModelConfig {
             softcap: self.attention_softcap,
             output_factor: parametrization.attention_output(shape, self.context),
             head_scale: self.head_scale.unwrap_or(branch.placement.head_scale()),
-            rope_theta: match self.position {
-                Position::Rope { theta } => Some(theta),
-                Position::Learned {} | Position::Sinusoidal {} | Position::None {} => None,
-            },
+            window: (window > 0).then_some(window),
+            frequencies: position.frequencies(shape.head_dim),
             context: self.context,
         }
     }

@@ -166,8 +166,11 @@ impl Calibrate {
                        that transfer; set parametrization = \"standard\"";
         fits(plan.parametrization == (Parametrization::Standard {}), problem)?;
         if matches!(self, Self::DataDependent { .. }) {
-            let has_biases = plan.blocks.iter().all(|block| block.mlp.bias && block.attention.bias);
-            fits(has_biases, "sets biases; set model.bias = true, and leave attention_bias out")?;
+            let has_biases = plan.blocks.iter().all(|block| {
+                let attention = &block.attention;
+                block.mlp.bias && attention.bias && attention.qkv_bias
+            });
+            fits(has_biases, "sets biases; set model.bias = true, and leave attention_bias and qkv_bias out")?;
             fits(tokens > 1, "needs more than one token in a batch, to have a variance")?;
         }
         Ok(())

@@ -436,8 +436,8 @@ impl<'a> Sizes<'a> {
     /// Bytes of all blocks besides their weights.
     fn of_blocks(&self) -> f64 {
         let attention = &self.plan.blocks[0].attention;
-        let rotary =
-            if attention.rope_theta.is_some() { FLOAT * self.time * attention.widths()[1] as f64 } else { 0.0 };
+        let turns = self.plan.blocks.iter().any(|block| !block.attention.frequencies.is_empty());
+        let rotary = if turns { FLOAT * self.time * attention.widths()[1] as f64 } else { 0.0 };
         self.layers * (BLOCK + rotary) + TENSOR * self.plan.tensors()
     }
 

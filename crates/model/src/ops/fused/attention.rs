@@ -6,12 +6,21 @@ use unitgain_kernels::{
 };
 
 /// Causal attention `softmax(cap(scale q k^T)) v`: `q` and the result are `[sequences, time, heads, head_dim]`, `k` and `v`
-/// `[sequences, time, kv_heads, head_dim]`. None if there are more keys than queries.
-pub(crate) fn attention(q: &Tensor<4>, k: &Tensor<4>, v: &Tensor<4>, scale: f64, softcap: f64) -> Option<Tensor<4>> {
+/// `[sequences, time, kv_heads, head_dim]`; a query sees the last `window` keys up to its own. None if there are more keys than
+/// queries.
+pub(crate) fn attention(
+    q: &Tensor<4>,
+    k: &Tensor<4>,
+    v: &Tensor<4>,
+    scale: f64,
+    softcap: f64,
+    window: Option<usize>,
+) -> Option<Tensor<4>> {
     if q.dims()[1] != k.dims()[1] {
         return None;
     }
-    let attention = Attention { scale: scale as f32, softcap: softcap as f32 };
+    let window = window.unwrap_or(usize::MAX);
+    let attention = Attention { scale: scale as f32, softcap: softcap as f32, window };
     Some(run(attention, [Native::of(q)?, Native::of(k)?, Native::of(v)?]))
 }
 
@@ -20,6 +29,8 @@ struct Attention {
     scale: f32,
     /// Softcap of the logits; 0 for none.
     softcap: f32,
+    /// Number of keys that a query sees at most.
+    window: usize,
 }
 
 /// Number of query rows whose logits are computed together.
@@ -97,6 +108,11 @@ impl Fused<3> for Attention {
 }
 
 impl Attention {
+    /// The first key that a block of queries from `first` on sees.
+    fn start(&self, first: usize) -> usize {
+        (first + 1).saturating_sub(self.window)
+    }
+
     /// The forward pass of one sequence: head by head, blocks of queries against the keys visible to them.
     fn sequence(&self, sizes: Sizes, q: &[f32], k: &[f32], v: &[f32], out: &mut [f32], sums: &mut [f32]) {
         let Sizes { time, heads, head_dim, .. } = sizes;
@@ -108,14 +124,17 @@ impl Attention {
             let (k, v) = (Matrix::new(&k[kv..], kv_stride, 1), Matrix::new(&v[kv..], kv_stride, 1));
             for first in (0..time).step_by(BLOCK) {
                 let rows = BLOCK.min(time - first);
-                let keys = first + rows;
+                let start = self.start(first);
+                let keys = first + rows - start;
+                let (k, v) = (k.from_row(start), v.from_row(start));
                 let logits = &mut logits[..rows * keys];
                 multiply(logits, keys, (rows, keys, head_dim), q.from_row(first), k.transposed(), false);
                 if self.softcap > 0.0 {
                     cap(self.scale / self.softcap, self.softcap, logits);
                 }
                 let scale = if self.softcap > 0.0 { 1.0 } else { self.scale };
-                softmax(scale, first, keys, logits, &mut sums[head * time + first..head * time + keys]);
+                let sums = &mut sums[head * time + first..][..rows];
+                softmax(scale, first - start, self.window, keys, logits, sums);
                 let out = &mut out[first * stride + at..];
                 multiply(out, stride, (rows, head_dim, keys), Matrix::new(logits, keys, 1), v, false);
             }
@@ -139,7 +158,9 @@ impl Attention {
             let (k, v) = (Matrix::new(&k[kv..], kv_stride, 1), Matrix::new(&v[kv..], kv_stride, 1));
             for first in (0..time).step_by(BLOCK) {
                 let rows = BLOCK.min(time - first);
-                let keys = first + rows;
+                let start = self.start(first);
+                let keys = first + rows - start;
+                let (k, v, kv) = (k.from_row(start), v.from_row(start), kv + start * kv_stride);
                 let (weights, dlogits) = (&mut weights[..rows * keys], &mut dlogits[..rows * keys]);
                 let inner = &mut inner[..rows];
                 let g = Matrix::new(&dout[first * stride + at..], stride, 1);
@@ -149,7 +170,8 @@ impl Attention {
                     cap_with_slopes(self.scale / self.softcap, self.softcap, weights, &mut slopes[..rows * keys]);
                     scale = 1.0;
                 }
-                recompute(scale, first, keys, weights, &sums[head * time + first..head * time + keys]);
+                let sums = &sums[head * time + first..][..rows];
+                recompute(scale, first - start, self.window, keys, weights, sums);
                 // Gradients of the query heads of a group add up.
                 let weights_matrix = Matrix::new(weights, keys, 1);
                 multiply(&mut dv[kv..], kv_stride, (keys, head_dim, rows), weights_matrix.transposed(), g, true);
@@ -174,10 +196,10 @@ simd! {
     fn cap_with_slopes(factor: f32, softcap: f32, logits: &mut [f32], slopes: &mut [f32]) = cap_with_slopes_body
 }
 simd! {
-    fn softmax(scale: f32, first: usize, keys: usize, logits: &mut [f32], sums: &mut [f32]) = softmax_body
+    fn softmax(scale: f32, first: usize, window: usize, keys: usize, logits: &mut [f32], sums: &mut [f32]) = softmax_body
 }
 simd! {
-    fn recompute(scale: f32, first: usize, keys: usize, logits: &mut [f32], sums: &[f32]) = recompute_body
+    fn recompute(scale: f32, first: usize, window: usize, keys: usize, logits: &mut [f32], sums: &[f32]) = recompute_body
 }
 simd! {
     fn softmax_gradient(scale: f32, keys: usize, weights: &[f32], inner: &[f32], d: &mut [f32]) = softmax_gradient_body
@@ -206,11 +228,18 @@ fn cap_with_slopes_body<const F: bool>(factor: f32, softcap: f32, logits: &mut [
     }
 }
 
-/// The softmax of row r over the keys up to `first + r`.
+/// The softmax of row r over the last `window` keys up to `first + r`.
 #[inline(always)]
-fn softmax_body<const F: bool>(scale: f32, first: usize, keys: usize, logits: &mut [f32], sums: &mut [f32]) {
+fn softmax_body<const F: bool>(
+    scale: f32,
+    first: usize,
+    window: usize,
+    keys: usize,
+    logits: &mut [f32],
+    sums: &mut [f32],
+) {
     for (r, (row, sum)) in logits.chunks_exact_mut(keys).zip(sums).enumerate() {
-        let (row, hidden) = row.split_at_mut(first + r + 1);
+        let row = seen(row, first + r + 1, window);
         let largest = math::max(row);
         for z in row.iter_mut() {
             *z = math::exp::<F>((*z - largest) * scale);
@@ -220,19 +249,33 @@ fn softmax_body<const F: bool>(scale: f32, first: usize, keys: usize, logits: &m
         for z in row.iter_mut() {
             *z *= share;
         }
-        hidden.fill(0.0);
         *sum = largest * scale + total.ln();
     }
 }
 
+/// The last `window` entries before `end` of a row; the others become 0.
 #[inline(always)]
-fn recompute_body<const F: bool>(scale: f32, first: usize, keys: usize, logits: &mut [f32], sums: &[f32]) {
+fn seen(row: &mut [f32], end: usize, window: usize) -> &mut [f32] {
+    let (row, later) = row.split_at_mut(end);
+    later.fill(0.0);
+    let (earlier, row) = row.split_at_mut(end.saturating_sub(window));
+    earlier.fill(0.0);
+    row
+}
+
+#[inline(always)]
+fn recompute_body<const F: bool>(
+    scale: f32,
+    first: usize,
+    window: usize,
+    keys: usize,
+    logits: &mut [f32],
+    sums: &[f32],
+) {
     for (r, (row, sum)) in logits.chunks_exact_mut(keys).zip(sums).enumerate() {
-        let (row, hidden) = row.split_at_mut(first + r + 1);
-        for z in row.iter_mut() {
+        for z in seen(row, first + r + 1, window) {
             *z = math::exp::<F>(fma::<F>(*z, scale, -*sum));
         }
-        hidden.fill(0.0);
     }
 }
 
