@@ -59,7 +59,8 @@ pub(crate) type Key = [u32; 2];
 
 impl Masks {
     fn key(self, sequence: usize) -> Key {
-        let key = mixed(mixed(self.seed.wrapping_add(self.taken)).wrapping_add(sequence as u64));
+        let of_call = mixed(mixed(self.seed).wrapping_add(self.taken));
+        let key = mixed(of_call.wrapping_add(sequence as u64));
         [key as u32 & LOW, (key >> 32) as u32 & LOW]
     }
 }
