@@ -329,7 +329,6 @@ fn the_new_weights_train_and_resume() {
     }
 }
 
-/// The inverse direction: moments under a normal distribution, and closed forms where they exist.
 #[test]
 fn gains_of_activations_are_those_of_their_moments() {
     for activation in Activation::all() {
@@ -348,12 +347,14 @@ fn gains_of_activations_are_those_of_their_moments() {
         };
         let (first, second) = (mean(&|y| y), mean(&|y| y * y));
         let variance = if activation.is_gated() { second } else { second - first * first };
-        // The table of timm has four digits, and one gain for both forms of gelu.
-        assert!((activation.gain() * variance.sqrt() - 1.0).abs() < 1e-3, "{activation:?}: {}", variance.powf(-0.5));
+        // The table of timm has fewer digits, and one gain for both forms of gelu.
+        let bound = if activation.is_gated() || activation == Activation::ReluSquared { 1e-6 } else { 1e-3 };
+        assert!((activation.gain() * variance.sqrt() - 1.0).abs() < bound, "{activation:?}: {}", variance.powf(-0.5));
         assert!((activation.unit_gain(1.0) * second.sqrt() - 1.0).abs() < 1e-6, "{activation:?}");
     }
 }
 
+/// The inverse direction: moments under a normal distribution, and closed forms where they exist.
 #[test]
 fn gains_are_their_closed_forms() {
     let erf = libm::erf;

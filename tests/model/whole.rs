@@ -84,7 +84,7 @@ pub(crate) fn varied() -> Vec<ModelConfig> {
             block: vec![
                 BlockConfig {
                     range: [0, 1],
-                    window: Some(1),
+                    window: Some(2),
                     position: Some(Position::rope(50.0)),
                     ..BlockConfig::default()
                 },
@@ -304,7 +304,41 @@ fn a_window_of_the_context_is_none() {
     let logits = |window| host(build(&config(window), &Device::flex()).forward(tokens(2, 12, &Device::flex())));
     let flops = |window| config(window).plan(11).unwrap().flops_per_token();
     assert_eq!((logits(12), flops(12)), (logits(0), flops(0)));
-    assert!(logits(11) != logits(0) && flops(11) < flops(0), "the first token is not seen by the last");
+    assert_ne!(logits(11), logits(0), "the first token is not seen by the last");
+    // 3 blocks of width 16; a token sees 12 / 2 keys on average, and 3 - 9 / 24 in a window of 3.
+    assert_eq!(flops(0) - flops(3), 12.0 * 3.0 * 16.0 * (6.0 - (3.0 - 9.0 / 24.0)));
+}
+
+#[test]
+fn logits_have_their_factor_and_queries_keys_and_values_their_biases() {
+    let device = Device::flex();
+    let logits = |logit_scale, tie_embeddings| {
+        let config = ModelConfig { logit_scale, tie_embeddings, ..tiny() };
+        host(build(&config, &device).forward(tokens(2, 12, &device)))
+    };
+    for tied in [false, true] {
+        let quarter: Vec<f32> = logits(1.0, tied).into_iter().map(|x| x * 0.25).collect();
+        assert_eq!(logits(0.25, tied), quarter);
+    }
+    for (bias, attention_bias, qkv_bias, expected) in [
+        (false, None, Some(true), [true, false, false]),
+        (true, None, Some(false), [false, true, true]),
+        (true, Some(false), None, [false, false, true]),
+        (false, Some(true), None, [true, true, false]),
+    ] {
+        let (_, table) = ModelConfig { bias, attention_bias, qkv_bias, ..tiny() }.build(1, &device).unwrap();
+        let has = |name: &str| table.iter().any(|e| e.path == format!("blocks.1.{name}.bias"));
+        let [qkv, out, mlp] = expected;
+        for (name, expected) in [
+            ("attention.query", qkv),
+            ("attention.key", qkv),
+            ("attention.value", qkv),
+            ("attention.out", out),
+            ("mlp.up", mlp),
+        ] {
+            assert_eq!(has(name), expected, "{name} with {bias} {attention_bias:?} {qkv_bias:?}");
+        }
+    }
 }
 
 #[test]

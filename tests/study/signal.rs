@@ -1,7 +1,7 @@
 //! The signal at step 0, against theory and finite differences.
 
 use crate::common::{Scratch, generator};
-use unitgain_model::{ModelConfig, Placement, ScaleConfig, Scheme, Variant};
+use unitgain_model::{BlockConfig, ModelConfig, Placement, ScaleConfig, Scheme, Variant};
 use unitgain_study::signal::{Signal, measure, measure_trained, slope};
 use unitgain_train::{Calibrate, DataConfig, RunConfig};
 
@@ -83,6 +83,7 @@ fn attention_of_equal_queries_is_uniform() {
     let mut config = config(Placement::None {}, 2);
     config.model.scale = ScaleConfig::ReZero { shared: false };
     config.model.init = Some(Scheme::Normal { std: 1e-4 });
+    config.model.block = vec![BlockConfig { range: [1, 2], window: Some(3), ..BlockConfig::default() }];
     let signal = measure(&config, false).unwrap();
     for block in &signal.blocks {
         assert!((block.entropy - 1.0).abs() < 1e-5 && block.largest_logit < 1e-5, "{block:?}");

@@ -27,8 +27,8 @@ pub struct BlockSignal {
     pub stream_gradient: f64,
     /// Norm of the gradients of the block's parameters.
     pub gradient: f64,
-    /// Mean entropy of the attention weights relative to uniform weights, over all positions except the first; NaN for
-    /// a context of one token.
+    /// Mean entropy of the attention weights relative to uniform weights over the tokens seen, over all positions except the
+    /// first; NaN for a context or a window of one token.
     pub entropy: f64,
     /// Maximum absolute value of the unmasked attention logits.
     pub largest_logit: f64,

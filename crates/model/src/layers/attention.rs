@@ -1,6 +1,7 @@
 use super::pass::{BlockCache, Pass};
 use super::qk_norm::{QkNorm, heads};
 use super::scalar_biases::ScalarBiases;
+use crate::config::Position;
 use crate::linear::Linear;
 use crate::ops::{self, Rotary, like};
 use crate::plan::{AttentionPlan, BranchPlan};
@@ -60,8 +61,8 @@ impl Attention {
             head_scale: plan.head_scale.then(|| builder.constant(1.0, plan.heads, Role::HeadScale)),
             inner_norm: builder.norm(&plan.branch.inner_norm(), queries, Role::Norm),
             biases: ScalarBiases::new(&plan.branch, 2, builder),
-            rotary: (!plan.frequencies.is_empty())
-                .then(|| Rotary::new(plan.context, &plan.frequencies, builder.device())),
+            rotary: matches!(plan.position, Position::Rope { .. })
+                .then(|| Rotary::new(plan.context, &plan.position.frequencies(plan.head_dim), builder.device())),
             heads: plan.heads,
             kv_heads: plan.kv_heads,
             softcap: plan.softcap,

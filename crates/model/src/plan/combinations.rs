@@ -131,7 +131,7 @@ pub static COMBINATIONS: &[Combination] = &[
                  product, and a rotation changes it except at distance 0",
         fix: "Set qk_norm = \"none\" and position = \"learned\"",
         applies: |c| {
-            let rotates = c.blocks.iter().any(|block| !block.attention.frequencies.is_empty());
+            let rotates = c.blocks.iter().any(|block| matches!(block.attention.position, Position::Rope { .. }));
             is_mimetic(c) && (rotates || normalizes_qk(c))
         },
     },

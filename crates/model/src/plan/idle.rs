@@ -1,7 +1,7 @@
 //! Keys that have no effect because of the value of another key.
 
 use super::{BranchPlan, Plan};
-use crate::config::{AttentionScale, BlockConfig, ModelConfig, Position};
+use crate::config::{AttentionScale, ModelConfig, Position};
 use unitgain_init::Scheme;
 use unitgain_residual::{Branch, NormPosition};
 
@@ -51,10 +51,6 @@ impl ModelConfig {
         let one_turns = |position: Position| position.turning(plan.shape.head_dim) == 2;
         let reason = "a head has one pair that turns, by one frequency, which is 1";
         add("position.theta", one_turns(plan.position), reason);
-        let has_own = |own: &BlockConfig| own.position.is_some();
-        let count: usize = self.block.iter().filter(|own| has_own(own)).map(|own| own.range[1] - own.range[0]).sum();
-        let is_added = matches!(plan.position, Position::Learned {} | Position::Sinusoidal {});
-        add("position", count == plan.shape.blocks && !is_added, covered);
         for (i, own) in self.block.iter().enumerate() {
             add(&format!("block.{i}.position.theta"), own.position.is_some_and(one_turns), reason);
         }

@@ -136,8 +136,8 @@ pub struct AttentionPlan {
     pub head_scale: bool,
     /// Number of tokens that a token attends to, the last ones up to itself; None for all.
     pub window: Option<usize>,
-    /// Angles by which the pairs of a head turn from one position to the next; none without RoPE.
-    pub frequencies: Vec<f64>,
+    /// Position encoding; attention itself has that of RoPE.
+    pub position: Position,
     /// Largest number of tokens in a sequence.
     pub context: usize,
 }

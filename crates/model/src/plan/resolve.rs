@@ -185,7 +185,7 @@ impl ModelConfig {
     ) -> AttentionPlan {
         let normalizes = branch.qkv_norm();
         let own = self.of_block(branch.site.block);
-        let window = own.and_then(|b| b.window).unwrap_or(self.window);
+        let window = Some(own.and_then(|b| b.window).unwrap_or(self.window)).filter(|window| *window > 0);
         let position = own.and_then(|b| b.position).unwrap_or(self.position);
         let bias = self.attention_bias.unwrap_or(self.bias);
         let of_head_dim = parametrization.attention_logits(shape);
@@ -210,10 +210,11 @@ impl ModelConfig {
             value_norm: if normalizes { branch.norm } else { NormConfig::None {} },
             logit_scale,
             softcap: self.attention_softcap,
-            output_factor: parametrization.attention_output(shape, self.context),
+            output_factor: parametrization
+                .attention_output(shape, window.map_or(self.context, |w| w.min(self.context))),
             head_scale: self.head_scale.unwrap_or(branch.placement.head_scale()),
-            window: (window > 0).then_some(window),
-            frequencies: position.frequencies(shape.head_dim),
+            window,
+            position,
             context: self.context,
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use unitgain_model::{Compute, Plan, Precision, Scheme};
+use unitgain_model::{Compute, Plan, Position, Precision, Scheme};
 
 /// Memory that this process can still take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -436,7 +436,7 @@ impl<'a> Sizes<'a> {
     /// Bytes of all blocks besides their weights.
     fn of_blocks(&self) -> f64 {
         let attention = &self.plan.blocks[0].attention;
-        let turns = self.plan.blocks.iter().any(|block| !block.attention.frequencies.is_empty());
+        let turns = self.plan.blocks.iter().any(|block| matches!(block.attention.position, Position::Rope { .. }));
         let rotary = if turns { FLOAT * self.time * attention.widths()[1] as f64 } else { 0.0 };
         self.layers * (BLOCK + rotary) + TENSOR * self.plan.tensors()
     }
