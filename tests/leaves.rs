@@ -4,11 +4,12 @@ use crate::common::golden::{Case, Check, cases, categories, is_own};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-const CHECKS: [(&str, Check); 8] = [
+const CHECKS: [(&str, Check); 9] = [
     ("agc_optim", crate::train::optimizers::check),
     ("blocks", crate::model::blocks::check),
     ("extras", crate::init::extras::check),
     ("init", crate::init::golden::check),
+    ("models", crate::model::presets::check),
     ("mup", crate::mup::golden::check),
     ("norms", crate::norms::golden::check),
     ("sanity", crate::study::sanity::check),

@@ -317,6 +317,11 @@ impl Case {
         Self::read(&root().join(self.text(key)))
     }
 
+    /// The folder of this case of a category, for files beside its numbers.
+    pub(crate) fn folder(&self, category: &str) -> PathBuf {
+        root().join(category).join(&self.name)
+    }
+
     pub(crate) fn kind(&self) -> &str {
         self.json["kind"].as_str().unwrap_or_else(|| panic!("{} has no kind", self.name))
     }

@@ -5,5 +5,6 @@ pub(crate) mod combinations;
 pub(crate) mod fused;
 pub(crate) mod placements;
 pub(crate) mod precision;
+pub(crate) mod presets;
 pub(crate) mod settings;
 pub(crate) mod whole;

@@ -22,6 +22,7 @@ mod layers;
 mod linear;
 pub mod ops;
 mod plan;
+pub mod presets;
 mod probe;
 mod transformer;
 pub mod weights;

@@ -1,0 +1,124 @@
+//! Weights in the tensors of the reference.
+
+use super::{Architecture, PresetError};
+use crate::weights::Tensors;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+
+/// Where a weight is in the tensors of the reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Path of the weight.
+    pub path: String,
+    /// Name of the tensor.
+    pub name: String,
+    /// Whether the tensor is the transposed matrix, as those of PyTorch's linear layers, `[out, in]`.
+    pub is_transposed: bool,
+    /// The part of the tensor that is the weight; None for all of it.
+    pub part: Option<Part>,
+}
+
+/// A range of one axis of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The axis, 0 or 1.
+    pub axis: usize,
+    /// First entry, and the one after the last.
+    pub range: Range<usize>,
+}
+
+impl Piece {
+    /// A tensor as it is.
+    pub(super) fn same(path: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { path: path.into(), name: name.into(), is_transposed: false, part: None }
+    }
+
+    /// The transposed tensor.
+    pub(super) fn turned(path: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { is_transposed: true, ..Self::same(path, name) }
+    }
+
+    /// A part of the tensor.
+    pub(super) fn part(self, axis: usize, range: Range<usize>) -> Self {
+        Self { part: Some(Part { axis, range }), ..self }
+    }
+
+    /// Weight and bias of a linear layer of PyTorch.
+    pub(super) fn linear(path: &str, name: &str, bias: bool) -> Vec<Self> {
+        let mut pieces = vec![Self::turned(format!("{path}.weight"), format!("{name}.weight"))];
+        pieces.extend(bias.then(|| Self::same(format!("{path}.bias"), format!("{name}.bias"))));
+        pieces
+    }
+
+    /// Gain of an rms_norm.
+    pub(super) fn rms_norm(path: &str, name: &str) -> Self {
+        Self::same(format!("{path}.RmsNorm.gamma"), format!("{name}.weight"))
+    }
+
+    /// Gain and bias of a layer_norm.
+    pub(super) fn layer_norm(path: &str, name: &str) -> [Self; 2] {
+        [
+            Self::same(format!("{path}.LayerNorm.gamma"), format!("{name}.weight")),
+            Self::same(format!("{path}.LayerNorm.beta"), format!("{name}.bias")),
+        ]
+    }
+
+    /// The weight in its tensor, of `shape`.
+    fn take(&self, (shape, values): &(Vec<usize>, Vec<f32>)) -> Result<(Vec<usize>, Vec<f32>), String> {
+        let product: usize = shape.iter().product();
+        let (rows, columns) = match shape[..] {
+            [n] => (n, 1),
+            [rows, columns] => (rows, columns),
+            _ => return Err(format!("{} has {} axes", self.name, shape.len())),
+        };
+        if product != values.len() {
+            return Err(format!("{} is {shape:?} and has {} numbers", self.name, values.len()));
+        }
+        let [r, c] = match &self.part {
+            None => [0..rows, 0..columns],
+            Some(Part { axis: 0, range }) => [range.clone(), 0..columns],
+            Some(Part { range, .. }) => [0..rows, range.clone()],
+        };
+        if r.end > rows || c.end > columns {
+            return Err(format!("{} is {shape:?}, which is too small", self.name));
+        }
+        let at = |row: usize, column: usize| values[row * columns + column];
+        let sizes = [r.len(), c.len()];
+        let taken = match self.is_transposed {
+            false => r.flat_map(|row| c.clone().map(move |column| at(row, column))).collect(),
+            true => c.flat_map(|column| r.clone().map(move |row| at(row, column))).collect(),
+        };
+        let shape = match (shape.len(), self.is_transposed) {
+            (1, _) => vec![sizes[0]],
+            (_, false) => sizes.to_vec(),
+            (_, true) => vec![sizes[1], sizes[0]],
+        };
+        Ok((shape, taken))
+    }
+}
+
+impl Architecture {
+    /// The weights in the tensors of the reference, by path.
+    ///
+    /// # Errors
+    /// [`PresetError::Tensors`] names those that are missing, too small, or not of the architecture. Shapes are checked when the
+    /// model is built ([`Source::Load`](crate::weights::Source::Load)).
+    pub fn weights(&self, tensors: &Tensors) -> Result<Tensors, PresetError> {
+        let (mut weights, mut problems) = (HashMap::new(), Vec::new());
+        for piece in &self.pieces {
+            match tensors.get(&piece.name).map(|tensor| piece.take(tensor)) {
+                None => problems.push(format!("{} is missing", piece.name)),
+                Some(Err(problem)) => problems.push(problem),
+                Some(Ok(weight)) => {
+                    weights.insert(piece.path.clone(), weight);
+                }
+            }
+        }
+        let known: BTreeSet<&str> = self.pieces.iter().map(|piece| piece.name.as_str()).collect();
+        let mut extra: Vec<_> = tensors.keys().filter(|name| !known.contains(name.as_str())).collect();
+        extra.sort();
+        problems.extend(extra.into_iter().map(|name| format!("{name} is not of {}", self.name)));
+        problems.dedup();
+        if problems.is_empty() { Ok(weights) } else { Err(PresetError::Tensors(problems)) }
+    }
+}
