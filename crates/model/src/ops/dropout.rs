@@ -79,6 +79,7 @@ const LOW: u32 = (1 << 31) - 1;
 const ROUNDS: [(u32, u32); 3] = [(0x2c1b_3c6d, 15), (0x297a_2d39, 12), (0x5bd1_e995, 15)];
 
 /// A hash of 31 bits of the place in a sequence.
+#[cfg(any(feature = "flex", test))]
 #[inline(always)]
 pub(crate) fn hash(place: u32, [first, last]: Key) -> u32 {
     let [a, b, c] = ROUNDS;
