@@ -1,13 +1,13 @@
 //! Known architectures against their reference library.
 
-use crate::common::golden::{Case, walk};
+use crate::common::golden::{Case, cases, is_own, walk};
 use crate::common::{host, test_device};
 use burn::tensor::{Int, Tensor, TensorData};
 use safetensors::SafeTensors;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use unitgain_model::cross_entropy;
-use unitgain_model::presets::{Architecture, PresetError};
+use unitgain_model::presets::{self, Architecture, PresetError};
 use unitgain_model::weights::{Source, Tensors};
 use unitgain_train::Gradients;
 
@@ -99,6 +99,14 @@ pub(crate) fn check(kind: &str, case: &Case) -> bool {
 }
 
 #[test]
+fn every_preset_has_a_case() {
+    let known: BTreeSet<&str> = presets::names().collect();
+    let cases = cases("models");
+    let tested: BTreeSet<&str> = cases.iter().map(|case| case.text("model_type")).collect();
+    assert!(!is_own() || known == tested, "{known:?} {tested:?}");
+}
+
+#[test]
 fn what_cannot_be_imported_is_named() {
     let (json, tensors) = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/llama"));
     let with = |field: &str, value: serde_json::Value| {
@@ -108,12 +116,17 @@ fn what_cannot_be_imported_is_named() {
     };
     let yarn = serde_json::json!({ "rope_type": "yarn", "factor": 4.0 });
     for (said, parts) in [
-        (with("model_type", "mamba".into()), ["model_type = \"mamba\"", "known are gemma2, gpt2, llama"]),
+        (
+            with("model_type", "mamba".into()),
+            ["model_type = \"mamba\"", "known are cohere, gemma, gemma2, gemma3_text, glm4"],
+        ),
         (with("num_local_experts", 8.into()), ["num_local_experts = 8", "does not have"]),
         (with("rope_scaling", yarn), ["rope_scaling = {", "default, linear or llama3"]),
         (with("hidden_act", "xielu".into()), ["hidden_act = \"xielu\"", "activation"]),
         (with("hidden_size", "wide".into()), ["hidden_size = \"wide\"", "invalid type"]),
         (with("vocab_size", serde_json::Value::Null), ["vocab_size = unset", "is missing"]),
+        (with("num_hidden_layers", 1_000_000_000_000u64.into()), ["model.n_layers = 1000000000000", "at most 1048576"]),
+        (with("num_attention_heads", 5.into()), ["model.n_kv_heads", "must divide n_heads = 5"]),
         (Architecture::of("[]").unwrap_err().to_string(), ["config.json", "must be a JSON object"]),
         (Architecture::of("{").unwrap_err().to_string(), ["config.json", "line 1"]),
     ] {

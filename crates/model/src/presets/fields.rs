@@ -7,18 +7,21 @@ use serde_json::{Map, Value};
 use unitgain_init::Scheme;
 
 /// Fields of training, generation and files, which say nothing of the model.
-const BESIDE: [&str; 32] = [
+const BESIDE: [&str; 36] = [
     "_name_or_path",
     "architectures",
     "attention_dropout",
     "attn_pdrop",
     "bos_token_id",
+    "classifier_dropout",
     "cache_implementation",
     "dropout",
     "dtype",
     "embd_pdrop",
+    "embedding_dropout",
     "eos_token_id",
     "gradient_checkpointing",
+    "hidden_dropout",
     "id2label",
     "label2id",
     "layerdrop",
@@ -29,6 +32,7 @@ const BESIDE: [&str; 32] = [
     "pretraining_tp",
     "reorder_and_upcast_attn",
     "resid_pdrop",
+    "residual_dropout",
     "summary_activation",
     "summary_first_dropout",
     "summary_proj_to_labels",
@@ -128,17 +132,18 @@ impl Fields {
         }
     }
 
-    /// RoPE with the fields `rope_theta` and `rope_scaling`.
+    /// RoPE with the fields `rope_theta`, `rope_scaling` and `partial_rotary_factor`, by default of this fraction of a head.
     ///
     /// # Errors
     /// As [`Fields::find`], and for a scaling that the model does not have.
-    pub fn rope(&mut self) -> Result<Position, PresetError> {
+    pub fn rope(&mut self, fraction: f64) -> Result<Position, PresetError> {
         let theta = self.or("rope_theta", 10_000.0)?;
+        let fraction = self.or("partial_rotary_factor", fraction)?;
         let scaling = match self.find::<Map<String, Value>>("rope_scaling")? {
             None => RopeScaling::None {},
             Some(scaling) => self.scaling(&scaling)?,
         };
-        Ok(Position::Rope { theta, fraction: 1.0, scaling })
+        Ok(Position::Rope { theta, fraction, scaling })
     }
 
     fn scaling(&self, scaling: &Map<String, Value>) -> Result<RopeScaling, PresetError> {
@@ -158,6 +163,22 @@ impl Fields {
             }),
             _ => Err(self.refuse("rope_scaling", "its rope_type must be default, linear or llama3")),
         }
+    }
+
+    /// For each of `layers` layers whether it attends to a window, by `layer_types` or else by this rule.
+    ///
+    /// # Errors
+    /// As [`Fields::find`], and for a type or a number of types that the model does not have.
+    pub fn windowed(&mut self, layers: usize, rule: impl Fn(usize) -> bool) -> Result<Vec<bool>, PresetError> {
+        let Some(kinds) = self.find::<Vec<String>>("layer_types")? else { return Ok((0..layers).map(rule).collect()) };
+        let is_windowed = |kind: &String| match kind.as_str() {
+            "sliding_attention" => Some(true),
+            "full_attention" => Some(false),
+            _ => None,
+        };
+        let windowed: Option<Vec<bool>> = kinds.iter().map(is_windowed).collect();
+        let problem = || self.refuse("layer_types", "must name sliding_attention or full_attention for each layer");
+        windowed.filter(|windowed| windowed.len() == layers).ok_or_else(problem)
     }
 
     /// Normal init with the standard deviation of a field, 0.02 if it is missing.

@@ -5,7 +5,7 @@ use super::{Fields, Piece, PresetError};
 use crate::config::ModelConfig;
 use unitgain_norms::NormConfig;
 
-pub(super) fn read(fields: &mut Fields) -> Result<(ModelConfig, Vec<Piece>), PresetError> {
+pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     fields.only("scale_attn_weights", true)?;
     fields.only("scale_attn_by_inverse_layer_idx", false)?;
     fields.only("add_cross_attention", false)?;
@@ -26,8 +26,19 @@ pub(super) fn read(fields: &mut Fields) -> Result<(ModelConfig, Vec<Piece>), Pre
         init: fields.init("initializer_range")?,
         ..ModelConfig::default()
     };
-    let mut pieces =
-        vec![Piece::same("embedding", "transformer.wte.weight"), Piece::same("position", "transformer.wpe.weight")];
+    Ok(config)
+}
+
+pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {
+    let mut pieces = pieces(config, ["transformer.wte.weight", "transformer.wpe.weight"]);
+    pieces.extend(Piece::norm(config.norm, "final_norm", "transformer.ln_f"));
+    pieces
+}
+
+/// The tensors of a model like GPT, with these names of its tables, without a final norm.
+pub(super) fn pieces(config: &ModelConfig, [embedding, position]: [&str; 2]) -> Vec<Piece> {
+    let d = config.d_model;
+    let mut pieces = vec![Piece::same("embedding", embedding), Piece::same("position", position)];
     for l in 0..config.n_layers {
         let (ours, theirs) = (format!("blocks.{l}"), format!("transformer.h.{l}"));
         for (i, part) in ["query", "key", "value"].into_iter().enumerate() {
@@ -41,10 +52,9 @@ pub(super) fn read(fields: &mut Fields) -> Result<(ModelConfig, Vec<Piece>), Pre
                 pieces.push(Piece::same(format!("{ours}.{path}.{part}"), format!("{theirs}.{name}.{part}")));
             }
         }
-        pieces.extend(Piece::layer_norm(&format!("{ours}.around_attention.norms.0"), &format!("{theirs}.ln_1")));
-        pieces.extend(Piece::layer_norm(&format!("{ours}.around_mlp.norms.0"), &format!("{theirs}.ln_2")));
+        pieces.extend(Piece::norm(config.norm, &format!("{ours}.around_attention.norms.0"), &format!("{theirs}.ln_1")));
+        pieces.extend(Piece::norm(config.norm, &format!("{ours}.around_mlp.norms.0"), &format!("{theirs}.ln_2")));
     }
-    pieces.extend(Piece::layer_norm("final_norm", "transformer.ln_f"));
     pieces.extend((!config.tie_embeddings).then(|| Piece::turned("head.weight", "lm_head.weight")));
-    Ok((config, pieces))
+    pieces
 }

@@ -1,16 +1,32 @@
 //! Architectures that people know, as values of the axes: from the `config.json` of the reference library (transformers) to a
 //! configuration, and from its tensors to weights and back. One file for each architecture.
 
+mod cohere;
 mod fields;
+mod gemma;
 mod gemma2;
+mod gemma3;
+mod glm4;
 mod gpt2;
+mod gpt_neox;
+mod granite;
 mod llama;
+mod mistral;
+mod nemotron;
+mod olmo;
 mod olmo2;
+mod openai_gpt;
 mod opt;
+mod phi;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod stablelm;
+mod starcoder2;
 mod tensors;
 
 use crate::config::ModelConfig;
-use crate::error::few;
+use crate::error::{ModelError, few};
 
 pub use fields::Fields;
 pub use tensors::{Part, Piece};
@@ -51,25 +67,46 @@ pub enum PresetError {
     /// Fields of which nothing is known.
     #[error("config.json: fields that this architecture does not have: {}", few(.0))]
     Fields(Vec<String>),
+    /// The values of the fields do not make a model.
+    #[error("config.json: as a configuration of this project, {0}")]
+    Model(#[from] ModelError),
     /// Tensors that are missing, of another shape, or unknown.
     #[error("the tensors do not fit the configuration: {}", few(.0))]
     Tensors(Vec<String>),
 }
 
-/// Reads the fields of a configuration and places the weights.
-type Read = fn(&mut Fields) -> Result<(ModelConfig, Vec<Piece>), PresetError>;
+/// Reads the fields of a configuration.
+type Read = fn(&mut Fields) -> Result<ModelConfig, PresetError>;
+/// Places the weights of a configuration.
+type Places = fn(&ModelConfig) -> Vec<Piece>;
 
-const PRESETS: [(&str, Read); 5] = [
-    ("gemma2", gemma2::read),
-    ("gpt2", gpt2::read),
-    ("llama", llama::read),
-    ("olmo2", olmo2::read),
-    ("opt", opt::read),
+const PRESETS: [(&str, Read, Places); 21] = [
+    ("cohere", cohere::read, cohere::places),
+    ("gemma", gemma::read, gemma::places),
+    ("gemma2", gemma2::read, gemma2::places),
+    ("gemma3_text", gemma3::read, gemma3::places),
+    ("glm4", glm4::read, glm4::places),
+    ("gpt2", gpt2::read, gpt2::places),
+    ("gpt_neox", gpt_neox::read, gpt_neox::places),
+    ("granite", granite::read, granite::places),
+    ("llama", llama::read, llama::places),
+    ("mistral", mistral::read, mistral::places),
+    ("nemotron", nemotron::read, nemotron::places),
+    ("olmo", olmo::read, olmo::places),
+    ("olmo2", olmo2::read, olmo2::places),
+    ("openai-gpt", openai_gpt::read, openai_gpt::places),
+    ("opt", opt::read, opt::places),
+    ("phi", phi::read, phi::places),
+    ("phi3", phi3::read, phi3::places),
+    ("qwen2", qwen2::read, qwen2::places),
+    ("qwen3", qwen3::read, qwen3::places),
+    ("stablelm", stablelm::read, stablelm::places),
+    ("starcoder2", starcoder2::read, starcoder2::places),
 ];
 
 /// The names of all presets.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    PRESETS.iter().map(|(name, _)| *name)
+    PRESETS.iter().map(|(name, ..)| *name)
 }
 
 fn known() -> String {
@@ -84,11 +121,14 @@ impl Architecture {
     pub fn of(json: &str) -> Result<Self, PresetError> {
         let mut fields = Fields::parse(json)?;
         let asked: String = fields.get("model_type")?;
-        let Some((name, read)) = PRESETS.iter().find(|(name, _)| *name == asked) else {
+        let Some((name, read, places)) = PRESETS.iter().find(|(name, ..)| *name == asked) else {
             return Err(PresetError::Unknown { name: asked });
         };
-        let (config, pieces) = read(&mut fields)?;
+        let config = read(&mut fields)?;
         fields.end()?;
+        // Before the pieces of sizes that are refused.
+        config.plan(config.vocab_size.unwrap_or(1))?;
+        let pieces = places(&config);
         Ok(Self { name, config, pieces })
     }
 }

@@ -5,7 +5,7 @@ use super::{Fields, Piece, PresetError};
 use crate::config::ModelConfig;
 use unitgain_residual::Placement;
 
-pub(super) fn read(fields: &mut Fields) -> Result<(ModelConfig, Vec<Piece>), PresetError> {
+pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     let is_pre: bool = fields.or("do_layer_norm_before", true)?;
     fields.only("_remove_final_layer_norm", false)?;
     fields.only("layer_norm_elementwise_affine", true)?;
@@ -25,6 +25,10 @@ pub(super) fn read(fields: &mut Fields) -> Result<(ModelConfig, Vec<Piece>), Pre
         init: fields.init("init_std")?,
         ..ModelConfig::default()
     };
+    Ok(config)
+}
+
+pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {
     let rows = 2..2 + config.context;
     let mut pieces = vec![
         Piece::same("embedding", "model.decoder.embed_tokens.weight"),
@@ -45,12 +49,12 @@ pub(super) fn read(fields: &mut Fields) -> Result<(ModelConfig, Vec<Piece>), Pre
         for (path, name) in
             [("around_attention.norms.0", "self_attn_layer_norm"), ("around_mlp.norms.0", "final_layer_norm")]
         {
-            pieces.extend(Piece::layer_norm(&format!("{ours}.{path}"), &format!("{theirs}.{name}")));
+            pieces.extend(Piece::norm(config.norm, &format!("{ours}.{path}"), &format!("{theirs}.{name}")));
         }
     }
-    if is_pre {
-        pieces.extend(Piece::layer_norm("final_norm", "model.decoder.final_layer_norm"));
+    if config.placement == (Placement::PreNorm {}) {
+        pieces.extend(Piece::norm(config.norm, "final_norm", "model.decoder.final_layer_norm"));
     }
     pieces.extend((!config.tie_embeddings).then(|| Piece::turned("head.weight", "lm_head.weight")));
-    Ok((config, pieces))
+    pieces
 }

@@ -3,7 +3,7 @@
 use super::{Architecture, PresetError};
 use crate::weights::Tensors;
 use std::collections::{BTreeSet, HashMap};
-use std::ops::Range;
+use unitgain_norms::NormConfig;
 
 /// Where a weight is in the tensors of the reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,21 +16,23 @@ pub struct Piece {
     pub is_transposed: bool,
     /// The part of the tensor that is the weight; None for all of it.
     pub part: Option<Part>,
+    /// Whether the weight is 1 more than the tensor, which is what a gain differs from 1 by.
+    pub is_offset: bool,
 }
 
-/// A range of one axis of a tensor.
+/// Some entries of one axis of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The axis, 0 or 1.
     pub axis: usize,
-    /// First entry, and the one after the last.
-    pub range: Range<usize>,
+    /// Its entries, in the order of the weight.
+    pub entries: Vec<usize>,
 }
 
 impl Piece {
     /// A tensor as it is.
     pub(super) fn same(path: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { path: path.into(), name: name.into(), is_transposed: false, part: None }
+        Self { path: path.into(), name: name.into(), is_transposed: false, part: None, is_offset: false }
     }
 
     /// The transposed tensor.
@@ -38,9 +40,9 @@ impl Piece {
         Self { is_transposed: true, ..Self::same(path, name) }
     }
 
-    /// A part of the tensor.
-    pub(super) fn part(self, axis: usize, range: Range<usize>) -> Self {
-        Self { part: Some(Part { axis, range }), ..self }
+    /// Some entries of an axis of the tensor.
+    pub(super) fn part(self, axis: usize, entries: impl IntoIterator<Item = usize>) -> Self {
+        Self { part: Some(Part { axis, entries: entries.into_iter().collect() }), ..self }
     }
 
     /// Weight and bias of a linear layer of PyTorch.
@@ -50,17 +52,16 @@ impl Piece {
         pieces
     }
 
-    /// Gain of an rms_norm.
-    pub(super) fn rms_norm(path: &str, name: &str) -> Self {
-        Self::same(format!("{path}.RmsNorm.gamma"), format!("{name}.weight"))
-    }
-
-    /// Gain and bias of a layer_norm.
-    pub(super) fn layer_norm(path: &str, name: &str) -> [Self; 2] {
-        [
-            Self::same(format!("{path}.LayerNorm.gamma"), format!("{name}.weight")),
-            Self::same(format!("{path}.LayerNorm.beta"), format!("{name}.bias")),
-        ]
+    /// Gain and bias of a norm, as far as it has them.
+    pub(super) fn norm(norm: NormConfig, path: &str, name: &str) -> Vec<Self> {
+        let piece = |ours: &str, theirs: &str| Self::same(format!("{path}.{ours}"), format!("{name}.{theirs}"));
+        let (kind, has_gain, has_bias) = match norm {
+            NormConfig::LayerNorm { gain, bias, .. } => ("LayerNorm", gain, bias),
+            NormConfig::RmsNorm { gain, .. } => ("RmsNorm", gain, false),
+            other => unreachable!("no preset has {other:?}"),
+        };
+        let gain = has_gain.then(|| piece(&format!("{kind}.gamma"), "weight"));
+        gain.into_iter().chain(has_bias.then(|| piece(&format!("{kind}.beta"), "bias"))).collect()
     }
 
     /// The weight in its tensor, of `shape`.
@@ -74,19 +75,22 @@ impl Piece {
         if product != values.len() {
             return Err(format!("{} is {shape:?} and has {} numbers", self.name, values.len()));
         }
-        let [r, c] = match &self.part {
-            None => [0..rows, 0..columns],
-            Some(Part { axis: 0, range }) => [range.clone(), 0..columns],
-            Some(Part { range, .. }) => [0..rows, range.clone()],
+        let entries = |axis: usize, n: usize| -> Vec<usize> {
+            match &self.part {
+                Some(part) if part.axis == axis => part.entries.clone(),
+                _ => (0..n).collect(),
+            }
         };
-        if r.end > rows || c.end > columns {
+        let (r, c) = (entries(0, rows), entries(1, columns));
+        if r.iter().any(|row| *row >= rows) || c.iter().any(|column| *column >= columns) {
             return Err(format!("{} is {shape:?}, which is too small", self.name));
         }
-        let at = |row: usize, column: usize| values[row * columns + column];
+        let offset = if self.is_offset { 1.0 } else { 0.0 };
+        let at = |row: usize, column: usize| values[row * columns + column] + offset;
         let sizes = [r.len(), c.len()];
         let taken = match self.is_transposed {
-            false => r.flat_map(|row| c.clone().map(move |column| at(row, column))).collect(),
-            true => c.flat_map(|column| r.clone().map(move |row| at(row, column))).collect(),
+            false => r.iter().flat_map(|row| c.iter().map(|column| at(*row, *column))).collect(),
+            true => c.iter().flat_map(|column| r.iter().map(|row| at(*row, *column))).collect(),
         };
         let shape = match (shape.len(), self.is_transposed) {
             (1, _) => vec![sizes[0]],
