@@ -99,6 +99,53 @@ impl Piece {
         };
         Ok((shape, taken))
     }
+
+    /// Whether a weight of this shape and number of values has the entries of the piece.
+    fn has_shape_of(&self, shape: &[usize], values: usize) -> bool {
+        let axis = |part: &Part| if self.is_transposed { shape.len() - 1 - part.axis } else { part.axis };
+        let is_whole = matches!(shape.len(), 1 | 2) && shape.iter().product::<usize>() == values;
+        let fits = |part: &Part| part.axis < shape.len() && shape[axis(part)] == part.entries.len();
+        is_whole && self.part.as_ref().is_none_or(fits)
+    }
+
+    /// Puts the weight into its tensor, which is made if this is its first piece, and as large as its pieces ask.
+    fn put(&self, (shape, values): &(Vec<usize>, Vec<f32>), tensor: &mut (Vec<usize>, Vec<f32>)) {
+        let [rows, columns] = match shape[..] {
+            [n] => [n, 1],
+            [rows, columns] if self.is_transposed => [columns, rows],
+            [rows, columns] => [rows, columns],
+            _ => unreachable!("weights are vectors and matrices"),
+        };
+        let entries = |axis: usize, n: usize| -> Vec<usize> {
+            match &self.part {
+                Some(part) if part.axis == axis => part.entries.clone(),
+                _ => (0..n).collect(),
+            }
+        };
+        let (r, c) = (entries(0, rows), entries(1, columns));
+        let end = |entries: &[usize]| entries.iter().max().map_or(0, |last| last + 1);
+        let sizes = match tensor.0[..] {
+            [n] => [n, 1],
+            [rows, columns] => [rows, columns],
+            _ => [0, 0],
+        };
+        let new = [sizes[0].max(end(&r)), sizes[1].max(end(&c))];
+        if new != sizes {
+            let at = |i: usize| (i / new[1], i % new[1]);
+            let old = |(row, column)| {
+                if row < sizes[0] && column < sizes[1] { tensor.1[row * sizes[1] + column] } else { 0.0 }
+            };
+            let grown = (0..new[0] * new[1]).map(|i| old(at(i))).collect();
+            *tensor = (if shape.len() == 1 { vec![new[0]] } else { new.to_vec() }, grown);
+        }
+        let offset = if self.is_offset { 1.0 } else { 0.0 };
+        for (i, row) in r.iter().enumerate() {
+            for (j, column) in c.iter().enumerate() {
+                let value = if self.is_transposed { values[j * rows + i] } else { values[i * columns + j] };
+                tensor.1[row * new[1] + column] = value - offset;
+            }
+        }
+    }
 }
 
 impl Architecture {
@@ -124,5 +171,29 @@ impl Architecture {
         problems.extend(extra.into_iter().map(|name| format!("{name} is not of {}", self.name)));
         problems.dedup();
         if problems.is_empty() { Ok(weights) } else { Err(PresetError::Tensors(problems)) }
+    }
+
+    /// The tensors of the reference for weights, by path: the inverse of [`Architecture::weights`]. Entries that no weight has,
+    /// as the first two positions of OPT, are 0.
+    ///
+    /// # Errors
+    /// [`PresetError::Tensors`] names weights that are missing, of another shape than their part of a tensor, or not of the
+    /// architecture.
+    pub fn tensors(&self, weights: &Tensors) -> Result<Tensors, PresetError> {
+        let (mut tensors, mut problems) = (Tensors::new(), Vec::new());
+        for piece in &self.pieces {
+            match weights.get(&piece.path) {
+                None => problems.push(format!("{} is missing", piece.path)),
+                Some((shape, values)) if !piece.has_shape_of(shape, values.len()) => {
+                    problems.push(format!("{} is {shape:?}, with {} numbers", piece.path, values.len()));
+                }
+                Some(weight) => piece.put(weight, tensors.entry(piece.name.clone()).or_default()),
+            }
+        }
+        let known: BTreeSet<&str> = self.pieces.iter().map(|piece| piece.path.as_str()).collect();
+        let mut extra: Vec<_> = weights.keys().filter(|path| !known.contains(path.as_str())).collect();
+        extra.sort();
+        problems.extend(extra.into_iter().map(|path| format!("{path} is not of {}", self.name)));
+        if problems.is_empty() { Ok(tensors) } else { Err(PresetError::Tensors(problems)) }
     }
 }
