@@ -143,6 +143,10 @@ fn what_cannot_be_imported_is_named() {
     ] {
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     }
+    // The two names of Gemma's activation.
+    let (gemma, _) = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/gemma"));
+    let said = Architecture::of(&gemma.replacen("gelu_pytorch_tanh", "gelu", 1)).unwrap_err().to_string();
+    assert!(said.contains("hidden_activation = ") && said.contains("give one of them"), "{said}");
     let architecture = Architecture::of(&json).unwrap();
     let changed = |change: &dyn Fn(&mut Tensors)| {
         let mut tensors = tensors.clone();

@@ -119,7 +119,12 @@ impl Fields {
     /// As [`Fields::get`], and for an activation that the model does not have.
     pub fn activation(&mut self, field: &str, is_gated: bool) -> Result<Activation, PresetError> {
         let name: String = self.get(field)?;
-        match (name.as_str(), is_gated) {
+        self.activation_of(field, &name, is_gated)
+    }
+
+    /// The activation of this name, which is the value of a field.
+    pub(super) fn activation_of(&self, field: &str, name: &str, is_gated: bool) -> Result<Activation, PresetError> {
+        match (name, is_gated) {
             ("relu", false) => Ok(Activation::Relu),
             ("relu2", false) => Ok(Activation::ReluSquared),
             ("gelu", false) => Ok(Activation::Gelu),

@@ -6,7 +6,13 @@ use crate::config::{EmbeddingScale, ModelConfig};
 use unitgain_norms::NormConfig;
 
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
-    let config = like_gemma(fields)?;
+    // The reference reads the older name of the two.
+    let newer: Option<String> = fields.find("hidden_activation")?;
+    let older: String = fields.or("hidden_act", "gelu_pytorch_tanh".into())?;
+    if newer.as_ref().is_some_and(|newer| *newer != older) {
+        return Err(fields.refuse("hidden_activation", format!("hidden_act is another one, {older}; give one of them")));
+    }
+    let config = ModelConfig { activation: fields.activation_of("hidden_act", &older, true)?, ..like_gemma(fields)? };
     Ok(config)
 }
 
@@ -14,22 +20,13 @@ pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {
     pieces(config, &GATED, &NORMS)
 }
 
-/// What the Gemmas share.
+/// What the Gemmas share, without the activation.
 pub(super) fn like_gemma(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     let is_tied = fields.or("tie_word_embeddings", true)?;
     let config = sizes(fields, 1.0)?;
     let NormConfig::RmsNorm { eps, .. } = config.norm else { unreachable!("a model like Llama has rms_norm") };
-    let name = if fields.has("hidden_activation") { "hidden_activation" } else { "hidden_act" };
-    // The first files say gelu, and mean its tanh form.
-    if name == "hidden_act" && !fields.has(name) {
-        return Err(fields.refuse("hidden_activation", "is missing"));
-    }
-    let activation = fields.activation(name, true)?;
-    // The older name, whose value says less.
-    fields.find::<String>("hidden_act")?;
     Ok(ModelConfig {
         head_dim: Some(config.head_dim.unwrap_or(256)),
-        activation,
         norm: NormConfig::RmsNorm { eps, gain: true, unit_offset: true },
         embedding_scale: Some(EmbeddingScale::Constant { value: (config.d_model as f64).sqrt() }),
         tie_embeddings: is_tied,

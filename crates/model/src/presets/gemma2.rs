@@ -28,8 +28,12 @@ pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {
 
 /// What Gemma 2 and 3 share.
 pub(super) fn like_gemma2(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
+    // A name of Gemma, which is not read here.
+    fields.find::<String>("hidden_act")?;
+    let activation: String = fields.or("hidden_activation", "gelu_pytorch_tanh".into())?;
     let scalar: f64 = fields.or("query_pre_attn_scalar", 256.0)?;
     Ok(ModelConfig {
+        activation: fields.activation_of("hidden_activation", &activation, true)?,
         placement: Placement::Sandwich {},
         attention_scale: Some(AttentionScale::Constant { value: scalar.powf(-0.5) }),
         attention_softcap: fields.or("attn_logit_softcapping", 0.0)?,

@@ -4,9 +4,12 @@
 use super::llama::{NORMS, around, in_window, like_llama};
 use super::{Fields, Piece, PresetError};
 use crate::config::ModelConfig;
+use unitgain_norms::NormConfig;
 
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
-    let config = like_llama(fields)?;
+    let eps = fields.or("rms_norm_eps", 1e-5)?;
+    let norm = NormConfig::RmsNorm { eps, gain: true, unit_offset: false };
+    let config = ModelConfig { norm, ..like_llama(fields)? };
     // Of a scaling that is refused.
     fields.find::<usize>("original_max_position_embeddings")?;
     let window = fields.or("sliding_window", 0)?;
