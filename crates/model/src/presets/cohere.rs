@@ -10,14 +10,13 @@ use unitgain_residual::Placement;
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     fields.only("use_qk_norm", false)?;
     let is_tied = fields.or("tie_word_embeddings", true)?;
-    let config = ModelConfig {
+    Ok(ModelConfig {
         norm: NormConfig::LayerNorm { eps: fields.or("layer_norm_eps", 1e-5)?, gain: true, bias: false },
         placement: Placement::ParallelShared {},
         logit_scale: fields.or("logit_scale", 0.0625)?,
         tie_embeddings: is_tied,
         ..like_llama(fields)?
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

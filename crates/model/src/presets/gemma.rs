@@ -12,8 +12,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     if newer.as_ref().is_some_and(|newer| *newer != older) {
         return Err(fields.refuse("hidden_activation", format!("hidden_act is another one, {older}; give one of them")));
     }
-    let config = ModelConfig { activation: fields.activation_of("hidden_act", &older, true)?, ..like_gemma(fields)? };
-    Ok(config)
+    Ok(ModelConfig { activation: fields.activation_of("hidden_act", &older, true)?, ..like_gemma(fields)? })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -18,8 +18,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     let config = like_gemma2(fields)?;
     let window = fields.or("sliding_window", 4096)?;
     let windowed = fields.windowed(config.n_layers, |l| l % 2 == 0)?;
-    let config = in_window(config, window, &windowed);
-    Ok(config)
+    Ok(in_window(config, window, &windowed))
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

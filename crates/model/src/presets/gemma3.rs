@@ -19,13 +19,12 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
         position: is_windowed.then_some(local),
         ..BlockConfig::default()
     };
-    let config = ModelConfig {
+    Ok(ModelConfig {
         window: fields.or("sliding_window", 4096)?,
         block: windowed.iter().enumerate().map(block).collect(),
         qk_norm: config.norm,
         ..config
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -9,14 +9,13 @@ use unitgain_residual::Placement;
 
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     let config = sizes(fields, 0.5)?;
-    let config = ModelConfig {
+    Ok(ModelConfig {
         activation: fields.activation("hidden_act", true)?,
         placement: Placement::Sandwich {},
         qkv_bias: config.attention_bias,
         attention_bias: Some(false),
         ..config
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -11,22 +11,25 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     fields.only("add_cross_attention", false)?;
     // The same number as n_positions in the first files.
     fields.find::<usize>("n_ctx")?;
-    let d = fields.get("n_embd")?;
-    let config = ModelConfig {
+    let config = like_gpt(fields)?;
+    let d_ff = fields.or("n_inner", 4 * config.d_model)?;
+    Ok(ModelConfig { d_ff: Some(d_ff), activation: fields.activation("activation_function", false)?, ..config })
+}
+
+/// What GPT and GPT-2 share.
+pub(super) fn like_gpt(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
+    Ok(ModelConfig {
         vocab_size: Some(fields.get("vocab_size")?),
         context: fields.get("n_positions")?,
-        d_model: d,
+        d_model: fields.get("n_embd")?,
         n_layers: fields.get("n_layer")?,
         n_heads: fields.get("n_head")?,
-        d_ff: Some(fields.or("n_inner", 4 * d)?),
-        activation: fields.activation("activation_function", false)?,
         bias: true,
         tie_embeddings: fields.or("tie_word_embeddings", true)?,
         norm: NormConfig::LayerNorm { eps: fields.or("layer_norm_epsilon", 1e-5)?, gain: true, bias: true },
         init: fields.init("initializer_range")?,
         ..ModelConfig::default()
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

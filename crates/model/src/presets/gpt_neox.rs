@@ -13,7 +13,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     let theta = fields.or("rope_theta", theta)?;
     let Position::Rope { scaling, .. } = fields.rope(fraction)? else { unreachable!("it is rope") };
     let is_parallel = fields.or("use_parallel_residual", true)?;
-    let config = ModelConfig {
+    Ok(ModelConfig {
         vocab_size: Some(fields.get("vocab_size")?),
         context: fields.get("max_position_embeddings")?,
         d_model: fields.get("hidden_size")?,
@@ -29,8 +29,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
         tie_embeddings: fields.or("tie_word_embeddings", false)?,
         init: fields.init("initializer_range")?,
         ..ModelConfig::default()
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

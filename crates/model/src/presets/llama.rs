@@ -14,8 +14,7 @@ pub(super) const GATED: [(&str, &str); 3] =
 
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     let config = like_llama(fields)?;
-    let config = ModelConfig { bias: fields.or("mlp_bias", false)?, ..config };
-    Ok(config)
+    Ok(ModelConfig { bias: fields.or("mlp_bias", false)?, ..config })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -9,8 +9,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     // Models from before the field had a window; later files say null.
     let window = if fields.has("sliding_window") { fields.get("sliding_window")? } else { 0 };
     let windowed = vec![window > 0; config.n_layers];
-    let config = in_window(config, window, &windowed);
-    Ok(config)
+    Ok(in_window(config, window, &windowed))
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

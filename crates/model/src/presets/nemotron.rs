@@ -7,13 +7,12 @@ use crate::config::ModelConfig;
 use unitgain_norms::NormConfig;
 
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
-    let config = ModelConfig {
+    Ok(ModelConfig {
         activation: fields.activation("hidden_act", false)?,
         norm: NormConfig::LayerNorm { eps: fields.or("norm_eps", 1e-5)?, gain: true, bias: true },
         bias: fields.or("mlp_bias", false)?,
         ..sizes(fields, 0.5)?
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

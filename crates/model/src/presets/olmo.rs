@@ -12,8 +12,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
         return Err(fields.refuse("clip_qkv", "the model does not clip queries, keys and values; only null"));
     }
     let norm = NormConfig::LayerNorm { eps: 1e-5, gain: false, bias: false };
-    let config = ModelConfig { norm, ..like_llama(fields)? };
-    Ok(config)
+    Ok(ModelConfig { norm, ..like_llama(fields)? })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -7,13 +7,12 @@ use unitgain_residual::Placement;
 
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     let config = like_llama(fields)?;
-    let config = ModelConfig {
+    Ok(ModelConfig {
         placement: Placement::OutputNorm {},
         qk_norm: config.norm,
         qk_norm_over: QkNormOver::Width,
         ..config
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

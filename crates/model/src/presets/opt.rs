@@ -11,7 +11,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     fields.only("layer_norm_elementwise_affine", true)?;
     let d: usize = fields.get("hidden_size")?;
     fields.only("word_embed_proj_dim", d)?;
-    let config = ModelConfig {
+    Ok(ModelConfig {
         vocab_size: Some(fields.get("vocab_size")?),
         context: fields.get("max_position_embeddings")?,
         d_model: d,
@@ -24,8 +24,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
         tie_embeddings: fields.or("tie_word_embeddings", true)?,
         init: fields.init("init_std")?,
         ..ModelConfig::default()
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -8,7 +8,7 @@ use unitgain_residual::Placement;
 
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     fields.only("qk_layernorm", false)?;
-    let config = ModelConfig {
+    Ok(ModelConfig {
         activation: fields.activation("hidden_act", false)?,
         norm: NormConfig::LayerNorm { eps: fields.or("layer_norm_eps", 1e-5)?, gain: true, bias: true },
         placement: Placement::ParallelShared {},
@@ -16,8 +16,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
         attention_bias: Some(true),
         head_bias: true,
         ..sizes(fields, 0.5)?
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -5,8 +5,7 @@ use super::{Fields, Piece, PresetError};
 use crate::config::ModelConfig;
 
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
-    let config = ModelConfig { qkv_bias: Some(true), ..windowed(fields)? };
-    Ok(config)
+    Ok(ModelConfig { qkv_bias: Some(true), ..windowed(fields)? })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -7,8 +7,7 @@ use crate::config::ModelConfig;
 
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     let config = windowed(fields)?;
-    let config = ModelConfig { head_dim: Some(config.head_dim.unwrap_or(128)), qk_norm: config.norm, ..config };
-    Ok(config)
+    Ok(ModelConfig { head_dim: Some(config.head_dim.unwrap_or(128)), qk_norm: config.norm, ..config })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -8,13 +8,12 @@ use unitgain_norms::NormConfig;
 pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     fields.only("qk_layernorm", false)?;
     fields.only("use_parallel_residual", false)?;
-    let config = ModelConfig {
+    Ok(ModelConfig {
         activation: fields.activation("hidden_act", true)?,
         norm: NormConfig::LayerNorm { eps: fields.or("layer_norm_eps", 1e-5)?, gain: true, bias: true },
         qkv_bias: Some(fields.or("use_qkv_bias", false)?),
         ..sizes(fields, 0.25)?
-    };
-    Ok(config)
+    })
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

@@ -18,8 +18,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<ModelConfig, PresetError> {
     };
     let window = fields.or("sliding_window", 0)?;
     let windowed = vec![window > 0; config.n_layers];
-    let config = in_window(config, window, &windowed);
-    Ok(config)
+    Ok(in_window(config, window, &windowed))
 }
 
 pub(super) fn places(config: &ModelConfig) -> Vec<Piece> {

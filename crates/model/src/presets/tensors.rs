@@ -64,6 +64,14 @@ impl Piece {
         gain.into_iter().chain(has_bias.then(|| piece(&format!("{kind}.beta"), "bias"))).collect()
     }
 
+    /// The entries of the weight on an axis of its tensor, of `n` entries if the weight has all of them.
+    fn entries(&self, axis: usize, n: usize) -> Vec<usize> {
+        match &self.part {
+            Some(part) if part.axis == axis => part.entries.clone(),
+            _ => (0..n).collect(),
+        }
+    }
+
     /// The weight in its tensor, of `shape`.
     fn take(&self, (shape, values): &(Vec<usize>, Vec<f32>)) -> Result<(Vec<usize>, Vec<f32>), String> {
         let product: usize = shape.iter().product();
@@ -75,13 +83,7 @@ impl Piece {
         if product != values.len() {
             return Err(format!("{} is {shape:?} and has {} numbers", self.name, values.len()));
         }
-        let entries = |axis: usize, n: usize| -> Vec<usize> {
-            match &self.part {
-                Some(part) if part.axis == axis => part.entries.clone(),
-                _ => (0..n).collect(),
-            }
-        };
-        let (r, c) = (entries(0, rows), entries(1, columns));
+        let (r, c) = (self.entries(0, rows), self.entries(1, columns));
         if r.iter().any(|row| *row >= rows) || c.iter().any(|column| *column >= columns) {
             return Err(format!("{} is {shape:?}, which is too small", self.name));
         }
@@ -116,13 +118,7 @@ impl Piece {
             [rows, columns] => [rows, columns],
             _ => unreachable!("weights are vectors and matrices"),
         };
-        let entries = |axis: usize, n: usize| -> Vec<usize> {
-            match &self.part {
-                Some(part) if part.axis == axis => part.entries.clone(),
-                _ => (0..n).collect(),
-            }
-        };
-        let (r, c) = (entries(0, rows), entries(1, columns));
+        let (r, c) = (self.entries(0, rows), self.entries(1, columns));
         let end = |entries: &[usize]| entries.iter().max().map_or(0, |last| last + 1);
         let sizes = match tensor.0[..] {
             [n] => [n, 1],
@@ -149,6 +145,14 @@ impl Piece {
 }
 
 impl Architecture {
+    /// What is said of tensors that no piece has by this name of a piece.
+    fn strangers(&self, tensors: &Tensors, name: fn(&Piece) -> &String) -> Vec<String> {
+        let known: BTreeSet<&String> = self.pieces.iter().map(name).collect();
+        let mut extra: Vec<_> = tensors.keys().filter(|name| !known.contains(name)).collect();
+        extra.sort();
+        extra.into_iter().map(|name| format!("{name} is not of {}", self.name)).collect()
+    }
+
     /// The weights in the tensors of the reference, by path.
     ///
     /// # Errors
@@ -165,10 +169,7 @@ impl Architecture {
                 }
             }
         }
-        let known: BTreeSet<&str> = self.pieces.iter().map(|piece| piece.name.as_str()).collect();
-        let mut extra: Vec<_> = tensors.keys().filter(|name| !known.contains(name.as_str())).collect();
-        extra.sort();
-        problems.extend(extra.into_iter().map(|name| format!("{name} is not of {}", self.name)));
+        problems.extend(self.strangers(tensors, |piece| &piece.name));
         problems.dedup();
         if problems.is_empty() { Ok(weights) } else { Err(PresetError::Tensors(problems)) }
     }
@@ -190,10 +191,7 @@ impl Architecture {
                 Some(weight) => piece.put(weight, tensors.entry(piece.name.clone()).or_default()),
             }
         }
-        let known: BTreeSet<&str> = self.pieces.iter().map(|piece| piece.path.as_str()).collect();
-        let mut extra: Vec<_> = weights.keys().filter(|path| !known.contains(path.as_str())).collect();
-        extra.sort();
-        problems.extend(extra.into_iter().map(|path| format!("{path} is not of {}", self.name)));
+        problems.extend(self.strangers(weights, |piece| &piece.path));
         if problems.is_empty() { Ok(tensors) } else { Err(PresetError::Tensors(problems)) }
     }
 }
